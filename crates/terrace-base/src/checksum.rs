@@ -37,7 +37,8 @@ pub fn crc32c_words<const N: usize>(words: [u64; N]) -> u32 {
     words.iter().fold(0, |crc, word| crc32c::crc32c_append(crc, &word.to_le_bytes()))
 }
 
-/// CRC-32C of `place`, of the length of `data` in two bytes, and of `data`, one after the other: of a key and of where it lies.
+/// CRC-32C of `place`, of the length of `data` in two bytes, and of `data`, one after the other: of a key and of where
+/// it lies.
 #[inline]
 pub fn crc32c_placed(place: u64, data: &[u8]) -> u32 {
     if cfg!(terrace_no_checksums) {
@@ -52,8 +53,8 @@ pub fn crc32c_placed(place: u64, data: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, data)
 }
 
-/// Checksums of a few bytes: of the heads of records, and of keys. `crc32c` begins with single bytes up to the first eight that are
-/// aligned, and looks for more to do at a time than there is here.
+/// Checksums of a few bytes: of the heads of records, and of keys. `crc32c` begins with single bytes up to the first
+/// eight that are aligned, and looks for more to do at a time than there is here.
 #[cfg(target_arch = "x86_64")]
 mod short {
     use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u16, _mm_crc32_u32, _mm_crc32_u64};
@@ -136,7 +137,7 @@ pub fn hash64(data: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(data)
 }
 
-/// A digest of `data`, never 0, by which a whole block is told from every other.
+/// A digest of `data`, never 0, which tells a whole block from every other.
 pub fn digest64(data: &[u8]) -> u64 {
     if cfg!(terrace_no_checksums) { 1 } else { hash64(data).max(1) }
 }
@@ -152,7 +153,7 @@ mod tests {
         assert_eq!(hash64(b""), 0x2D06_8005_38D3_94C2);
     }
 
-    /// However short, long or crooked the data is, and whatever came before it.
+    /// For data of any length and alignment, and with any checksum before it.
     #[test]
     fn short_data_has_the_checksums_of_long_data() {
         let data: Vec<u8> = (0..200u8).map(|i| i.wrapping_mul(37) ^ 0x5a).collect();

@@ -54,11 +54,11 @@ impl Clock for SystemClock {
     }
 }
 
-/// What it takes to halt a core and wake it up again, at worst: 55 microseconds in a virtual machine, a tenth of that on bare
-/// metal. Whoever waits less would wait several times as long as was asked for.
+/// The longest that halting a core and waking it up again takes: 55 microseconds in a virtual machine, a tenth of that
+/// on bare metal. A sleep that is shorter than this would last several times as long as was asked for.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
 
-/// Sleeps from this on may end as late as the system likes.
+/// Sleeps of at least this long may end as late as the system likes.
 const COARSE: Duration = Duration::from_millis(1);
 
 /// While it lives, the system wakes this thread up as soon as it can, not when it suits: by default Linux
@@ -72,7 +72,7 @@ impl Precise {
     #[cfg(target_os = "linux")]
     fn begin() -> Precise {
         let before = rustix::thread::current_timer_slack().ok().and_then(NonZeroU64::new);
-        // Where it cannot be had a sleep is longer, and nothing else.
+        // Without it a sleep is longer; nothing else changes.
         let _ = rustix::thread::set_current_timer_slack(Some(NonZeroU64::MIN));
         Precise { before }
     }

@@ -40,7 +40,7 @@ impl<'a> Reader<'a> {
         self.len - self.rest.len()
     }
 
-    /// What has not been read yet.
+    /// The bytes that have not been read yet.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }

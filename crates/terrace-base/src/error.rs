@@ -4,11 +4,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What the system calls it that it has too many files open, and that the process has.
+/// The system's numbers for too many open files: in the whole system, and in the process.
 const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
 
-/// What every fallible Terrace call returns.
+/// The result of every fallible Terrace call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Everything that can go wrong, with where and what.
@@ -22,9 +22,9 @@ pub enum Error {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What was being done to it, as a verb: `open`, `write`, `sync`.
+        /// The operation on it, as a verb: `open`, `write`, `sync`.
         operation: &'static str,
-        /// The system's own error. It is told once, in this error's own words, and is no `source` of it.
+        /// The system's own error. This error's message includes it, so it is not a `source`.
         cause: Arc<io::Error>,
     },
     /// Stored bytes are not what was written.
@@ -34,9 +34,9 @@ pub enum Error {
         file: PathBuf,
         /// Byte offset of the damaged structure within it.
         offset: u64,
-        /// What a healthy file holds there.
+        /// The contents of a healthy file there.
         expected: String,
-        /// What is there.
+        /// The contents found.
         found: String,
     },
     /// The file is of another kind or of a version this build does not read.
@@ -46,7 +46,7 @@ pub enum Error {
         file: PathBuf,
         /// The magic or version found.
         found: String,
-        /// What this build reads.
+        /// The versions that this build reads.
         supported: String,
     },
     /// Somebody has the database or pool open.
@@ -203,7 +203,7 @@ impl Error {
         }
     }
 
-    /// What the file `path` is whose lock another process holds.
+    /// The error for the file `path`, whose lock another process holds.
     pub fn locked(path: &Path) -> Self {
         Error::Locked { path: path.to_path_buf(), here: false }
     }
@@ -249,7 +249,7 @@ mod tests {
     fn a_cause_is_told_once() {
         let e = Error::io(Path::new("/x"), "open", io::Error::from(io::ErrorKind::PermissionDenied));
         assert_eq!(e.to_string(), "open /x: permission denied");
-        assert!(std::error::Error::source(&e).is_none(), "whoever prints a chain would print it again");
+        assert!(std::error::Error::source(&e).is_none(), "printing the chain would print it again");
     }
 
     #[test]

@@ -1,10 +1,10 @@
-//! What runs background work: threads in production, the caller itself under simulation.
+//! Executors of background work: threads in production, the caller itself under simulation.
 //!
-//! Jobs are never lost and never run twice. The most urgent queued job is begun first ([`Lane`]), and one
-//! that takes long makes way for more urgent ones ([`Executor::give_way`]). A thread that waits for background work calls
-//! [`Executor::help`] first: an inline executor runs the work right there (nobody else would), a
-//! threaded one says that somebody else is at it. Jobs report their failures themselves; one that
-//! panics takes its worker's current job with it and nothing else.
+//! Jobs are never lost and never run twice. The most urgent queued job is begun first ([`Lane`]), and one that takes
+//! long makes way for more urgent ones ([`Executor::give_way`]). A thread that waits for background work calls
+//! [`Executor::help`] first: an inline executor runs the work right there (nobody else would), a threaded one answers
+//! that a worker will run it. Jobs report their failures themselves; one that panics takes its worker's current job
+//! with it and nothing else.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -42,13 +42,14 @@ pub trait Executor: Send + Sync + std::fmt::Debug {
         self.spawn_in(Lane::Tidying, job);
     }
 
-    /// Runs one queued job that is more urgent than those of `lane`, on this thread; false if there is none, or if whoever
-    /// waits for it runs it. Called by a job of `lane` that takes long, at moments when it has nothing locked.
+    /// Runs one queued job that is more urgent than those of `lane`, on this thread; false if there is none, or if the
+    /// thread that waits for it runs it. Called by a job of `lane` that takes long, at moments when it has nothing
+    /// locked.
     fn give_way(&self, _lane: Lane) -> bool {
         false
     }
 
-    /// Whether jobs wait for a thread that are at least as urgent as those of `lane`, of whoever shares this executor.
+    /// Whether jobs that are at least as urgent as those of `lane` wait for a thread, from any user of this executor.
     fn others_wait(&self, _lane: Lane) -> bool {
         false
     }
@@ -63,12 +64,12 @@ pub trait Executor: Send + Sync + std::fmt::Debug {
     fn join(&self, first: &mut (dyn FnMut() + Send), second: &mut (dyn FnMut() + Send));
 }
 
-/// A pool of worker threads. None is started before there is work for it. Dropping the pool runs what is queued and joins
-/// the threads.
+/// A pool of worker threads. None is started before there is work for it. Dropping the pool runs what is queued and
+/// joins the threads.
 ///
 /// 1. A thread is started for a job only if no thread is free and there are fewer than the pool may have.
-/// 2. A queued job has a thread that will come for it. Where the system refuses the first thread that is whoever waits for
-///    the job.
+/// 2. A queued job has a thread that will come for it: the one that waits for the job, if the system refuses the first
+///    thread.
 #[derive(Debug)]
 pub struct ThreadPool {
     shared: Arc<Shared>,
@@ -122,7 +123,8 @@ impl ThreadPool {
         ThreadPool { shared: Arc::default(), name: name.to_owned(), threads: threads.max(1) }
     }
 
-    /// The pool of `threads` workers that whoever asks for as many shares in this process. It ends with its last handle.
+    /// The one pool of `threads` workers in this process, shared by all who ask for as many. It ends with its last
+    /// handle.
     pub fn shared(threads: usize) -> Arc<Self> {
         let mut pools = SHARED.lock();
         pools.retain(|_, pool| pool.strong_count() > 0);
@@ -134,7 +136,7 @@ impl ThreadPool {
         pool
     }
 
-    /// Has one more worker if `queue`, just added to, has none that is free.
+    /// Starts one more worker if `queue`, just added to, has none that is free.
     fn start(&self, queue: &mut Queue) -> io::Result<()> {
         if queue.free >= queue.len() || queue.workers.len() >= self.threads {
             return Ok(());
@@ -187,7 +189,8 @@ impl Executor for ThreadPool {
         let mut queue = self.shared.queue.lock();
         queue.lanes[lane as usize].push_back(job);
         self.shared.waiting[lane as usize].fetch_add(1, Ordering::Relaxed);
-        // If the system refuses a thread, one that there is comes for the job, or whoever waits for it (`help`).
+        // If the system refuses a thread, an existing worker takes the job, or the thread that waits for it does
+        // (`help`).
         let _ = self.start(&mut queue);
         drop(queue);
         self.shared.ready.notify_one();

@@ -1,15 +1,15 @@
-//! What a version of a key says, as every format stores it.
+//! The kinds of versions of a key, as every format stores them.
 //!
-//! Its byte, or the lowest bits of a word that holds more than it, is a kind in bits 0 and 1 and, in bit 2, whether further
-//! fields follow: an expiry, the number of a keyspace. Only puts and deletions without such fields are written today.
-//! The others are reserved: a reader that meets one knows that it is sound and that a later version has written it, and refuses it
-//! by name. Any other byte is damage.
+//! Its byte, or the lowest bits of a word that holds more than it, is a kind in bits 0 and 1 and, in bit 2, whether
+//! further fields follow: an expiry, the number of a keyspace. Only puts and deletions without such fields are written
+//! today. The others are reserved: a reader that meets one knows that it is sound and that a later version has written
+//! it, and refuses it by name. Any other byte is damage.
 
 use std::path::Path;
 
 use crate::{Error, Result};
 
-/// What a version of a key says.
+/// The kind of a version of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -33,7 +33,7 @@ impl Kind {
         }
     }
 
-    /// What a later version means by `byte`, if that is kept for one.
+    /// The meaning that `byte` is reserved for, if a later version is to use it.
     pub fn reserved(byte: u8) -> Option<&'static str> {
         match byte {
             2 => Some("a deletion of a range"),
@@ -43,12 +43,19 @@ impl Kind {
         }
     }
 
+    /// The kind's byte of a record that has a byte `fields` beside it. That is 0 today: later versions say there which
+    /// fields follow, and the kind of such a record is one of theirs.
+    #[inline]
+    pub fn byte(kind: u8, fields: u8) -> u8 {
+        if fields == 0 { kind } else { kind | 4 }
+    }
+
     /// The kind stored as `byte` in a record at `offset` of `file`.
     ///
     /// # Errors
     ///
-    /// `InvalidFormat` if the byte is [reserved](Self::reserved): a later version wrote it, and it is neither a deletion nor to
-    /// be passed over. `Corruption` for any other.
+    /// `InvalidFormat` if the byte is [reserved](Self::reserved): a later version wrote it, and it is neither a
+    /// deletion nor to be passed over. `Corruption` for any other.
     pub fn parse(byte: u8, file: &Path, offset: u64) -> Result<Kind> {
         Kind::from_u8(byte).ok_or_else(|| match Kind::reserved(byte) {
             Some(what) => Kind::later(what, file),
@@ -82,6 +89,8 @@ mod tests {
                 _ => assert!(matches!(parsed, Err(Error::Corruption { .. }))),
             }
             assert_eq!(Kind::from_u8(byte).map(|kind| kind as u8), Some(byte).filter(|byte| *byte < 2));
+            assert_eq!(Kind::byte(byte, 0), byte);
+            assert_eq!(Kind::reserved(Kind::byte(byte, 1)).is_some(), byte < 8, "fields follow a known kind");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What every Terrace crate stands on: the error type, codecs, checksums, the kinds of versions, time, randomness
-//! and the executor of background work.
+//! The base of every Terrace crate: the error type, codecs, checksums, the kinds of versions, time, randomness and the
+//! executor of background work.
 //!
 //! Nothing here knows of persistent memory or of files. Time, randomness and threads are reached
 //! through this crate alone, so that a simulated run with one seed is one history.

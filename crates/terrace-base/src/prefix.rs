@@ -1,6 +1,6 @@
-//! The first bytes of keys, which most comparisons need no more than.
+//! The first bytes of keys: most comparisons need no more.
 
-/// The first eight bytes of `key`, padded with zeroes: of two keys the lesser never has the greater number.
+/// The first eight bytes of `key`, padded with zeroes: a lesser key never has the greater number.
 ///
 /// ```
 /// use terrace_base::prefix;

@@ -1,12 +1,10 @@
 //! Terrace behind the [`Store`] trait.
 
-use std::ops::Bound;
-
 use terrace::{Db, WriteBatch};
 
-use crate::store::{Batch, Direction, Store, StoreResult, StoreStats};
+use crate::store::{Batch, Direction, Store, StoreResult, StoreStats, Visit, bounds, walk_either};
 
-/// A Terrace database, of whatever engine it was opened with.
+/// A Terrace database of any engine.
 #[derive(Debug)]
 pub struct TerraceStore {
     db: Db,
@@ -33,28 +31,8 @@ impl Store for TerraceStore {
         Ok(value.map(|value| visit(&value)).is_some())
     }
 
-    fn scan(
-        &self,
-        from: Option<&[u8]>,
-        direction: Direction,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> StoreResult<()> {
-        let from = from.map_or(Bound::Unbounded, Bound::Included);
-        let mut records = match direction {
-            Direction::Forward => self.db.range((from, Bound::Unbounded))?,
-            Direction::Backward => self.db.range((Bound::Unbounded, from))?,
-        };
-        loop {
-            let next = match direction {
-                Direction::Forward => records.next(),
-                Direction::Backward => records.next_back(),
-            };
-            let Some(record) = next else { return Ok(()) };
-            let (key, value) = record?;
-            if !visit(&key, &value) {
-                return Ok(());
-            }
-        }
+    fn scan(&self, from: Option<&[u8]>, direction: Direction, visit: Visit<'_>) -> StoreResult<()> {
+        walk_either(self.db.range(bounds(from, direction))?, direction, |(key, value)| visit(&key, &value))
     }
 
     fn write_batch(&self, batch: &Batch) -> StoreResult<()> {
@@ -88,7 +66,7 @@ impl Store for TerraceStore {
             compaction_bytes_written: Some(stats.counts.compaction_bytes),
             level_bytes_written: Some(stats.counts.level_bytes),
             ssd_bytes_read: Some(stats.ssd.bytes_read),
-            // An ordinary file has no XPLines, and they are not counted there.
+            // On an ordinary file XPLines are not counted.
             pm_bytes_written: Some(stats.pm.traffic.xpline_bytes()).filter(|&bytes| bytes > 0),
             pm_drains: Some(stats.pm.traffic.drains),
             flushes: Some(stats.counts.flushes),

@@ -175,7 +175,7 @@ impl Shape {
         ((place * items as f64) as u64).min(items - 1)
     }
 
-    /// A place that may lie outside of 0 to 1: then it is drawn again.
+    /// A place; one outside of 0 to 1 is drawn again.
     fn place(self, rng: &mut Rng) -> f64 {
         // Not zero, which has no logarithm.
         let unit = 1.0 - rng.unit();
@@ -233,7 +233,7 @@ mod tests {
         let seen = shares(items, |rng| scrambled.next(rng));
         let mut by_share: Vec<(usize, f64)> = seen.iter().copied().enumerate().collect();
         by_share.sort_by(|a, b| b.1.total_cmp(&a.1));
-        // Rank 0 has 1 / zeta of the draws, and with it whatever of the long tail hashes there.
+        // Rank 0 has 1 / zeta of the draws, and in addition the ranks of the long tail that hash there.
         assert!((by_share[0].1 - 1.0 / SCRAMBLED_ZETA).abs() < 0.005, "{}", by_share[0].1);
         let top: Vec<usize> = by_share[..10].iter().map(|p| p.0).collect();
         assert!(top.iter().any(|&i| i > 500) && top.iter().any(|&i| i < 500), "{top:?}");
@@ -270,7 +270,7 @@ mod tests {
             };
             assert!((sum(from, to) - share).abs() < 0.01, "{} {}", shape.name(), sum(from, to));
         }
-        // Near the ends of what a number can be.
+        // Numbers near the ends of their range.
         let mut rng = Rng::new(3);
         for shape in Shape::ALL {
             assert!((0..1000).all(|_| shape.below(u64::MAX, &mut rng) < u64::MAX));

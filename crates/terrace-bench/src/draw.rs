@@ -1,4 +1,4 @@
-//! What the threads of a workload do and write: the same for the same plan, whoever draws it.
+//! The operations and values of a workload's threads. The same plan always gives the same ones.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ pub(crate) struct Draw {
     streams: Option<StreamMaker>,
     /// The bytes that are written.
     pub values: ValuePool,
-    /// What random numbers of this workload start from.
+    /// The seed of this workload's random numbers.
     pub seed: u64,
 }
 
 impl Draw {
     pub fn new(workload: &Workload, plan: &Plan, space: &Arc<KeySpace>) -> Self {
-        // Else what is read would be what was written, in the same order.
+        // With the writer's seed, reads would visit the keys in the order in which they were written.
         let seed = plan.seed ^ hash64(workload.name.as_bytes());
         let longest = plan.trace.as_ref().map_or(0, |trace| trace.longest_value()).max(plan.value_size);
         let values = match workload.action {
@@ -35,7 +35,7 @@ impl Draw {
 
     /// The operations of thread `index`, whose stretch begins at number `first`; `None` where the workload draws none.
     pub fn stream(&self, index: usize, first: u64) -> Option<Stream> {
-        // Far apart, so that threads do not draw alike.
+        // The seeds are far apart, so that threads draw different numbers.
         let mut seed = Rng::new(self.seed ^ (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         Some(self.streams.as_ref()?.stream(seed.next_u64(), first))
     }

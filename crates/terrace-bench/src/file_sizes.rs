@@ -13,7 +13,7 @@ pub struct SizeClass {
     pub files: u64,
 }
 
-/// The sizes of the table files below `dir`, ascending; those that nothing has are left out.
+/// The sizes of the table files below `dir`, ascending; classes without a file are left out.
 ///
 /// # Errors
 /// Those of reading the directory.
@@ -40,7 +40,7 @@ fn gather(dir: &Path, sizes: &mut Vec<u64>) -> std::io::Result<()> {
             Ok(meta) if meta.is_dir() => gather(&path, sizes)?,
             Ok(meta) if is_table => sizes.push(meta.len()),
             Ok(_) => {}
-            // The store is at work, and has removed it meanwhile.
+            // The store, which is at work, has removed it meanwhile.
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(e) => return Err(e),
         }

@@ -1,5 +1,4 @@
-//! Workloads, latency histograms and reports: what `terrace bench` runs and what a comparison of
-//! engines and peers is built from.
+//! Workloads, latency histograms and reports, for `terrace bench` and for comparisons of engines and peers.
 //!
 //! The layers, each a module:
 //!
@@ -14,10 +13,10 @@
 //! | [`trace`] | recorded operations, as text |
 //! | [`space`] | which key numbers exist while several threads insert, and which a read must find |
 //! | [`stream`] | one thread's operations, drawn from a workload |
-//! | [`run`](mod@run) | a workload on a store by several threads, measured; reads that miss what they must find end it |
-//! | [`tally`] | what killed threads had been told is written |
+//! | [`run`](mod@run) | a workload on a store by several threads, measured; reads that miss due records end it |
+//! | [`tally`] | the writes that were acknowledged to killed threads |
 //! | [`suite`] | several workloads one after the other, with the databases they need |
-//! | [`outcome`], [`report`] | what was measured, and how it is printed |
+//! | [`outcome`], [`report`] | measurements, and how they are printed |
 //! | `compare` | engines and peers side by side, and the report: the `terrace-bench compare` command |
 //! | `chart` | charts as SVG |
 //! | `index` | bare indexes instead of stores: the `terrace-bench index` command |

@@ -1,7 +1,7 @@
-//! Bare media: what `terrace-bench media` runs (SplitKV, table 1, and what submitting writes together is worth).
+//! Bare media, for `terrace-bench media` (SplitKV, table 1, and the gain of submitting writes together).
 //!
-//! Nothing but the parts that store: `terrace-pmem` copies and drains, `terrace-disk` writes sectors in place and syncs. Every
-//! write but those of *unsynced* rows is durable when it is counted as done.
+//! Only the storing parts are measured: `terrace-pmem` copies and drains, `terrace-disk` writes sectors in place and
+//! syncs. Every write but those of *unsynced* rows is durable when it is counted as done.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::store::StoreResult;
 /// Sizes of the table of latencies, in bytes.
 pub const SIZES: [usize; 6] = [64, 256, 1 << 10, 4 << 10, 16 << 10, 64 << 10];
 
-/// Sizes of what is submitted together, in bytes.
+/// Sizes of writes that are submitted together, in bytes.
 pub const ITEMS: [usize; 3] = [4 << 10, 16 << 10, 64 << 10];
 
 /// How many are submitted together.
@@ -30,21 +30,21 @@ pub const DEPTHS: [usize; 4] = [1, 4, 16, 64];
 /// How many threads write items side by side.
 pub const WRITERS: [usize; 5] = [1, 2, 4, 8, 16];
 
-/// What is measured.
+/// The plan of a measurement.
 #[derive(Debug, Clone)]
 pub struct Spec {
     /// Bytes that are written to, of the file and of persistent memory.
     pub bytes: u64,
     /// How long each row takes.
     pub time: Duration,
-    /// What persistent memory is emulated as, if it is.
+    /// The profile of persistent memory, if it is emulated.
     pub profile: Option<Profile>,
 }
 
 /// One row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Row {
-    /// What was done.
+    /// The operation.
     pub what: String,
     /// Bytes of each write.
     pub bytes: usize,
@@ -52,7 +52,7 @@ pub struct Row {
     pub depth: usize,
     /// Writes a second.
     pub rate: f64,
-    /// Nanoseconds until what was submitted together is done: the median and 99 of 100.
+    /// Nanoseconds until all writes of a submission are done: the median and 99 of 100.
     pub p50: u64,
     /// See [`p50`](Self::p50).
     pub p99: u64,
@@ -87,7 +87,7 @@ impl Places {
         self.next * self.unit
     }
 
-    /// As many, of which no two are the same.
+    /// So many distinct places.
     fn several(&mut self, count: usize) -> Vec<u64> {
         let first = self.next();
         (0..count as u64).map(|i| (first + i * self.unit * 7) % (self.count * self.unit)).collect()
@@ -102,7 +102,7 @@ fn row(
 ) -> StoreResult<Row> {
     let clock = SystemClock::new();
     let mut latencies = Histogram::<u64>::new(3)?;
-    // What is written first is made room for, and not measured.
+    // The first write to each place allocates its room and is not measured.
     (0..16).try_for_each(|_| write())?;
     let begin = clock.now();
     let mut now = begin;
@@ -126,7 +126,7 @@ pub fn memory(spec: &Spec, path: &Path) -> StoreResult<Vec<Row>> {
     let size = spec.bytes + (64 << 20);
     let pool = Pool::create(path, &PoolOptions { size, max_size: size, media, ..PoolOptions::default() })?;
     let extent = pool.reserve_extent(Kind(1), spec.bytes)?;
-    // Pages that were never touched cost more than what is measured.
+    // The first touch of a page would cost more than the writes that are measured.
     pool.zero(extent.offset, spec.bytes);
     pool.persist(extent.offset, spec.bytes);
     let data = vec![7; SIZES[SIZES.len() - 1]];
@@ -147,7 +147,7 @@ pub fn memory(spec: &Spec, path: &Path) -> StoreResult<Vec<Row>> {
     Ok(rows)
 }
 
-/// A new file of sectors all of which was written to.
+/// A new file of sectors, all of them written.
 fn file(spec: &Spec, path: &Path) -> StoreResult<Arc<dyn BlockFile>> {
     let file = RealFs.open_blocks(path, true)?;
     file.grow(spec.bytes)?;
@@ -159,7 +159,8 @@ fn file(spec: &Spec, path: &Path) -> StoreResult<Arc<dyn BlockFile>> {
     Ok(file)
 }
 
-/// The latency of a write by its size, and what submitting several together is worth, in a new file at `path`, which is removed.
+/// The latency of a write by its size, and the gain of submitting several together, in a new file at `path`, which is
+/// removed.
 ///
 /// # Errors
 /// Those of the file system.
@@ -218,7 +219,8 @@ fn submissions(
     })
 }
 
-/// Items of several threads in slots, each durable before its thread goes on, in a new file at `path`, which is removed.
+/// Items of several threads in slots, each durable before its thread goes on, in a new file at `path`, which is
+/// removed.
 ///
 /// # Errors
 /// Those of the file system.
@@ -243,7 +245,7 @@ fn writers_of(spec: &Spec, path: &Path, bytes: usize, writers: usize) -> StoreRe
     let work = || -> StoreResult<Histogram<u64>> {
         let mut latencies = Histogram::<u64>::new(3)?;
         let (mut kept, mut now) = (std::collections::VecDeque::new(), clock.now());
-        // Once at least, however late a thread begins.
+        // At least one, even if a thread begins late.
         loop {
             kept.push_back(slots.write(BlockBuf::zeroed(bytes), true)?);
             if kept.len() > KEPT
@@ -277,7 +279,7 @@ fn writers_of(spec: &Spec, path: &Path, bytes: usize, writers: usize) -> StoreRe
     Ok(Row { what: "items in slots".into(), bytes, depth: writers, rate, p50, p99 })
 }
 
-/// What was measured, as text.
+/// The measurements, as text.
 pub fn table(rows: &[Row]) -> String {
     let micros = |nanos: u64| format!("{:.2}", nanos as f64 / 1000.0);
     let mut lines =

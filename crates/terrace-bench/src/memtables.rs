@@ -1,4 +1,4 @@
-//! The benchmark of bare memtables: what `terrace-bench memtables` runs (WipDB, figure 2.3).
+//! The benchmark of bare memtables, for `terrace-bench memtables` (WipDB, figure 2.3).
 //!
 //! Random keys go to as many memtables, each of which has a part of the key space, as a store's buckets have.
 
@@ -21,7 +21,7 @@ pub const DESIGNS: [(&str, Design); 4] = [
     ("hash-huge", Design::HugeHash),
 ];
 
-/// What is measured.
+/// The plan of a measurement.
 #[derive(Debug, Clone)]
 pub struct Spec {
     /// Memtables.
@@ -34,7 +34,7 @@ pub struct Spec {
     pub value_bytes: usize,
 }
 
-/// What was measured.
+/// A measurement.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Run {
     /// Which memtables.
@@ -51,11 +51,11 @@ pub struct Run {
     pub gets: f64,
     /// Bytes of DRAM for a key.
     pub bytes_per_key: f64,
-    /// Reads that did not find what was inserted.
+    /// Reads that did not find the inserted value.
     pub wrong: u64,
 }
 
-/// What a key takes beside its value in the plainest memtable, to tell a skiplist how large it will be.
+/// Bytes of a key beside its value in the plainest memtable, to tell a skiplist its future size.
 const BESIDE_BYTES: u64 = 64;
 
 fn key_of(number: u64) -> [u8; 16] {
@@ -140,7 +140,7 @@ pub fn table(runs: &[Run]) -> String {
     columns(&rows)
 }
 
-/// Draws figure 2.3 into the folder `dir`, and beside it the same of reads; the file made.
+/// Draws figure 2.3 into the folder `dir`, and beside it the same for reads; returns the file.
 pub fn figure(runs: &[Run], dir: &Path) -> StoreResult<Option<PathBuf>> {
     let drawn = [
         panel(runs, "Inserts", "M inserts/s", |r| r.inserts / 1e6),

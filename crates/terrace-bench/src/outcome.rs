@@ -1,4 +1,4 @@
-//! What was measured.
+//! Measurements.
 
 use std::time::Duration;
 
@@ -125,7 +125,7 @@ impl Recorder {
         self.kinds[kind as usize].get_or_insert_with(empty)
     }
 
-    /// Adds what `other` noted.
+    /// Adds the notes of `other`.
     pub fn merge(&mut self, other: &Recorder) {
         for (mine, theirs) in self.kinds.iter_mut().zip(&other.kinds) {
             let Some(theirs) = theirs else { continue };
@@ -206,7 +206,7 @@ impl Latency {
     }
 }
 
-/// What threads count beside time.
+/// The counters of threads, apart from times.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Operations done; a batch counts as its writes.
@@ -254,7 +254,7 @@ pub struct Outcome {
     pub name: String,
     /// Threads that ran it.
     pub threads: usize,
-    /// What they counted.
+    /// Their counters.
     pub counts: Counts,
     /// From the start of the first thread to the end of the last.
     #[serde(rename = "seconds", with = "seconds")]
@@ -275,7 +275,7 @@ pub struct Outcome {
     /// The same of operations longer than [`DELAY`].
     #[serde(default, rename = "delayed_seconds", with = "seconds")]
     pub delayed: Duration,
-    /// What the store counted meanwhile.
+    /// The store's counters meanwhile.
     pub store: StoreStats,
     /// Whether it was stopped before its end.
     pub interrupted: bool,
@@ -328,11 +328,11 @@ impl Outcome {
         self.amplification(Some(bytes).filter(|bytes| *bytes > 0))
     }
 
-    /// Operations of the slowest second, at whatever moment it begins, as a share of the median one's; `None` of less
+    /// Operations of the slowest second, at whatever moment it begins, as a share of the median one's; `None` for less
     /// than three seconds.
     pub fn slowest_second(&self) -> Option<f64> {
         let slices = (1.0 / SLICE.as_secs_f64()).round() as usize;
-        // The last slice is no whole one.
+        // The last slice is not a whole one.
         let whole = &self.timeline[..self.timeline.len().saturating_sub(1)];
         let mut seconds: Vec<u64> = whole.windows(slices).map(|second| second.iter().sum()).collect();
         seconds.sort_unstable();

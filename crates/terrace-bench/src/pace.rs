@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// A thread goes on until it is so far ahead, and then waits: who waits for less keeps a core busy with waiting.
+/// A thread waits only when it is this far ahead: shorter waits would keep a core busy.
 const AHEAD: Duration = Duration::from_millis(1);
 
-/// What a thread was held up for beyond this it does not make up for.
+/// The longest delay that a thread makes up for.
 const BEHIND: Duration = Duration::from_millis(100);
 
 /// A thread's rate.
@@ -51,7 +51,7 @@ mod tests {
         let none = Duration::from_micros(5);
         assert!((49_900..=50_100).contains(&(done(50_000.0, 5, none) / 10)));
         assert!((9_900..=10_100).contains(&(done(50_000.0, 100, none) / 10)));
-        // Of a hold-up of a second a tenth is made up for.
+        // A tenth of a second's delay is made up for.
         let held_up = done(50_000.0, 5, Duration::from_secs(1));
         assert!((454_000..=456_000).contains(&held_up), "{held_up}");
     }

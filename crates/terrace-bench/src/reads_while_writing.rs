@@ -1,4 +1,4 @@
-//! Reads beside writes: what `terrace-bench reads-while-writing` runs (WipDB, figure 2.8).
+//! Reads beside writes, for `terrace-bench reads-while-writing` (WipDB, figure 2.8).
 //!
 //! A filled store at rest is read for a while, then read while one thread overwrites records at a rate, then read for a
 //! while again.
@@ -31,7 +31,7 @@ const FILL_BATCH: usize = 1000;
 const POINTS: usize = 150;
 const SLICES: usize = 5;
 
-/// What is measured.
+/// The plan of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Spec {
     /// Records of the store.
@@ -50,18 +50,18 @@ pub struct Spec {
     pub writes: u64,
     /// Writes a second at most.
     pub rate: u64,
-    /// What random numbers start from.
+    /// The seed of random numbers.
     pub seed: u64,
 }
 
-/// What was measured.
+/// The outcome of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Run {
     /// The store.
     pub store: String,
-    /// What it was opened with.
+    /// Its settings.
     pub settings: Settings,
-    /// What was measured.
+    /// Its plan.
     pub spec: Spec,
     /// Seconds from the last write of the fill until the store was at rest.
     pub rest_seconds: f64,
@@ -86,8 +86,8 @@ struct Filled {
 }
 
 impl Spec {
-    /// Measures `contender` on a database of its own, which is removed in the end. `progress` is told of the fill's records
-    /// and of writes.
+    /// Measures `contender` on a database of its own, which is removed in the end. `progress` is told of the fill's
+    /// records and of writes.
     ///
     /// # Errors
     /// Those of the store, and one if a read does not find its record.
@@ -171,7 +171,7 @@ impl Spec {
             writer.spawn(Box::new(move || {
                 let outcome = run(&store, workload, &plan, &space, &writing);
                 drop((store, ends));
-                // Nobody waits for it if the reads have failed.
+                // Nobody waits for the writer if the reads have failed.
                 let _ = sender.send(outcome);
             }));
         }
@@ -185,7 +185,7 @@ impl Spec {
     }
 }
 
-/// Stops the reads when the writes have ended, however they did.
+/// Stops the reads when the writes have ended, with success or not.
 struct Ends(Arc<Watch>);
 
 impl Drop for Ends {

@@ -1,7 +1,7 @@
-//! How a store follows keys whose distribution changes: what `terrace-bench regions` runs (WipDB, figure 2.7).
+//! How a store follows keys whose distribution changes, for `terrace-bench regions` (WipDB, figure 2.7).
 //!
-//! One thread fills four regions of the keys, one after the other (the workload `fillregions`). In the middle of each it is
-//! noted where the ranges begin that the store has cut its keys into.
+//! One thread fills four regions of the keys, one after the other (the workload `fillregions`). In the middle of each
+//! the bounds of the store's ranges are noted.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,7 +35,7 @@ const GROWTH_POINTS: u64 = 200;
 const POINTS: usize = 110;
 const SLICES: usize = 10;
 
-/// What is measured.
+/// The plan of a run.
 #[derive(Debug, Clone)]
 pub struct Spec {
     /// Records for each region.
@@ -44,7 +44,7 @@ pub struct Spec {
     pub value_bytes: usize,
     /// Writes made at once.
     pub batch: usize,
-    /// What random numbers start from.
+    /// The seed of random numbers.
     pub seed: u64,
 }
 
@@ -68,12 +68,12 @@ pub struct Bounds {
     pub parts: Vec<u64>,
 }
 
-/// What was measured.
+/// The outcome of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Run {
     /// The store.
     pub store: String,
-    /// What it was opened with.
+    /// Its settings.
     pub settings: Settings,
     /// Records for each region.
     pub num: u64,
@@ -97,7 +97,8 @@ impl Spec {
         self.num * FOUR_REGIONS.len() as u64
     }
 
-    /// Fills the regions of `contender`'s database, which is made, and removed in the end. `progress` is told of writes.
+    /// Fills the regions of `contender`'s database, which is made, and removed in the end. `progress` is told of
+    /// writes.
     ///
     /// # Errors
     /// Those of the store.
@@ -130,7 +131,7 @@ impl Spec {
         let watch = Arc::new(watch);
         let outcome = run(&store, workload, &plan, &space, &watch)?;
         let (growth, bounds) = looks.lock().end(&*store);
-        // Whoever holds the store keeps it open.
+        // The store stays open as long as somebody holds it.
         drop((watch, store));
         let files = file_sizes::of(&place.dirs(0).0)?;
         place.clean(0);
@@ -187,9 +188,9 @@ impl Looks {
         Moment { seconds, records: self.done, partitions: lowers.len() as u64 }
     }
 
-    /// Looks for the last time, and gives what was seen.
+    /// Looks for the last time, and returns the observations.
     fn end(&mut self, store: &dyn Store) -> (Vec<Moment>, Vec<Bounds>) {
-        // The last writes were not told of.
+        // The last writes were not reported.
         self.pass(self.records - self.done.min(self.records), store);
         (std::mem::take(&mut self.growth), std::mem::take(&mut self.bounds))
     }
@@ -199,7 +200,7 @@ impl Looks {
 fn parts_of(lowers: &[Vec<u8>]) -> Vec<u64> {
     let mut keys = KeyMaker::new(KEY_BYTES, KeyOrder::Ordered);
     let width = u64::MAX / PARTS as u64;
-    // What begins before the first key begins in the first part.
+    // A range that begins before the first key counts for the first part.
     let edges: Vec<Vec<u8>> = (1..PARTS as u64).map(|part| keys.key(part * width).to_vec()).collect();
     let mut parts = vec![0; PARTS];
     lowers.iter().for_each(|lower| parts[edges.partition_point(|edge| edge <= lower)] += 1);

@@ -29,7 +29,7 @@ fn notes(workload: &Workload, outcome: &Outcome) -> Vec<String> {
     let mut notes = Vec::new();
     let reads = counts.found + counts.missing;
     if reads > 0 {
-        // A run that missed one of those has no outcome.
+        // A run that missed a record it had to find has no outcome.
         let sure =
             if counts.due > 0 { format!(", {} of them had to be", grouped(counts.due)) } else { "".into() };
         notes.push(format!("found {} of {}{sure}", grouped(counts.found), grouped(reads)));

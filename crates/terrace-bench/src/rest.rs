@@ -11,17 +11,17 @@ use crate::store::{Store, StoreResult};
 const LOOK: Duration = Duration::from_millis(500);
 const LOOKS: u32 = 4;
 
-/// Seconds of processor time a second that are nothing.
+/// Seconds of processor time a second that count as idle.
 const IDLE: f64 = 0.05;
 
-/// After so long it is told that the store does not come to rest.
+/// After this long the store is taken for one that does not come to rest.
 const LONGEST: Duration = Duration::from_secs(1800);
 
-/// Has the system write out what there is to write, and waits until this process neither computes nor reads nor writes, and
-/// `store` has ended no flush and no compaction for a while. Gives how long that took.
+/// Makes the system write out dirty pages. Then waits until, for a while, this process has neither computed nor read
+/// nor written, and `store` has ended no flush and no compaction. Returns how long that took.
 ///
 /// # Errors
-/// One if that takes half an hour.
+/// If that takes half an hour.
 pub fn wait(store: &dyn Store) -> StoreResult<Duration> {
     let clock = SystemClock::new();
     rustix::fs::sync();

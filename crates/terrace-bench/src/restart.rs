@@ -1,7 +1,7 @@
-//! How long opening takes after a kill: what `terrace-bench restart` runs (WipDB, figure 2.9).
+//! How long opening takes after a kill, for `terrace-bench restart` (WipDB, figure 2.9).
 //!
-//! A process fills a store until it has cut its keys into so many ranges, says how far it came, and dies by SIGKILL with the
-//! store open. Another one opens what that left, and reads every record that was acknowledged.
+//! A process fills a store until it has cut its keys into so many ranges, says how far it came, and dies by SIGKILL
+//! with the store open. Another process opens that store, and reads every record that was acknowledged.
 
 use std::io::{BufRead, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -56,20 +56,20 @@ pub struct Spec {
     pub value_bytes: usize,
     /// Writes made at once.
     pub batch: usize,
-    /// What random numbers start from.
+    /// The seed of random numbers.
     pub seed: u64,
 }
 
-/// What a process is to do.
+/// The orders of a process.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 enum Life {
     /// Fill a store, and die.
     Fill(Spec),
-    /// Open what was left when so many records were acknowledged.
+    /// Open the store that was left when so many records were acknowledged.
     Open(Spec, u64),
 }
 
-/// What a process says before it dies.
+/// The last message of a process before it dies.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Full {
     /// Records that were acknowledged.
@@ -78,7 +78,7 @@ struct Full {
     buckets: u64,
 }
 
-/// What came of opening.
+/// The outcome of opening.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 struct Back {
     open_seconds: f64,
@@ -88,7 +88,7 @@ struct Back {
     wrong: u64,
 }
 
-/// What was measured.
+/// The outcome of a run.
 #[derive(Debug, Clone, Serialize)]
 pub struct Run {
     /// How it was filled.
@@ -119,7 +119,7 @@ impl Run {
 }
 
 impl Spec {
-    /// Fills, kills and opens the store, in processes of `program`. What lies there is removed before and after.
+    /// Fills, kills and opens the store, in processes of `program`. Files that lie there are removed before and after.
     ///
     /// # Errors
     /// Those of the store, and one if a process does not end as it should.
@@ -143,7 +143,7 @@ impl Spec {
         })
     }
 
-    /// What a process says that lives so; one that `dies` must end by SIGKILL.
+    /// The message of a process that follows these orders; one that `dies` must end by SIGKILL.
     fn live<T: DeserializeOwned>(&self, program: &Path, life: &Life, dies: bool) -> StoreResult<T> {
         let mut child = Command::new(program)
             .arg(SUBCOMMAND)
@@ -153,7 +153,7 @@ impl Spec {
             .spawn()?;
         let mut input = child.stdin.take().ok_or("the child has no input")?;
         let told = serde_json::to_string(life)?;
-        // One that is gone is told of below.
+        // A process that is gone is reported below.
         let _ = writeln!(input, "{told}");
         drop(input);
         let output = child.wait_with_output()?;
@@ -184,7 +184,7 @@ impl Spec {
         }
     }
 
-    /// Fills until there is enough; the store stays open with what is returned.
+    /// Fills until there is enough; the store stays open as long as the result is held.
     fn fill(&self) -> StoreResult<(Full, Arc<dyn Store>)> {
         let (workload, order) = self.workload()?;
         let store = self.contender.open(&self.place, 0)?.store;
@@ -212,7 +212,7 @@ impl Spec {
         Ok((full, store))
     }
 
-    /// Opens what was left, and looks for the first `records` records.
+    /// Opens the store that was left, and looks for the first `records` records.
     fn open(&self, records: u64) -> StoreResult<Back> {
         let clock = SystemClock::new();
         let store = self.contender.open(&self.place, 0)?.store;
@@ -230,8 +230,8 @@ impl Spec {
         })
     }
 
-    /// Draws the first `records` writes again; how many of their keys are not there, and how many have a value that was
-    /// not written last.
+    /// Draws the first `records` writes again. Returns how many of their keys are not there, and how many have another
+    /// value than the last one written.
     fn look_for(&self, store: &dyn Store, records: u64) -> StoreResult<(u64, u64)> {
         let (mut missing, mut unlike) = (0, std::collections::HashMap::new());
         let mut found = Vec::new();
@@ -274,7 +274,7 @@ impl Spec {
     }
 }
 
-/// Does what the line read from `input` asks for, and says what came of it.
+/// Carries out the orders in the line that is read from `input`, and reports the outcome.
 ///
 /// # Errors
 /// Those of the store.

@@ -1,8 +1,8 @@
 //! One workload on one store by several threads, measured.
 //!
-//! Every thread has its own operations, key buffer, random numbers and histograms; they share the
-//! store, the value bytes and the key space. A run whose reads did not find what they had to find has no
-//! outcome: it ends with an error that says how many.
+//! Every thread has its own operations, key buffer, random numbers and histograms; they share the store, the value
+//! bytes and the key space. A run whose reads missed records that they had to find has no outcome: it ends with an
+//! error that says how many.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
@@ -46,11 +46,11 @@ pub struct Plan {
     pub seek_records: u32,
     /// Writes made at once by workloads that only write; 1 for single puts.
     pub batch: usize,
-    /// What the random numbers start from.
+    /// The seed of random numbers.
     pub seed: u64,
-    /// What `replay` replays.
+    /// The trace that `replay` replays.
     pub trace: Option<Arc<Trace>>,
-    /// Where threads note the operations that were acknowledged, for whoever looks after they were killed.
+    /// Where threads note the operations that were acknowledged, to be read after they were killed.
     pub tally: Option<Arc<Tally>>,
 }
 
@@ -88,7 +88,7 @@ impl Plan {
     }
 }
 
-/// A run's line to whoever waits for it.
+/// A run's connection to its caller.
 #[derive(Default)]
 pub struct Watch {
     stop: AtomicBool,
@@ -125,7 +125,7 @@ impl Watch {
     }
 }
 
-/// What the threads of a run share.
+/// The state that the threads of a run share.
 pub(crate) struct Shared {
     pub store: Arc<dyn Store>,
     pub plan: Plan,
@@ -139,7 +139,7 @@ pub(crate) struct Shared {
     pub done: Mutex<Vec<StoreResult<Part>>>,
 }
 
-/// Runs `workload` on `store`, whose keys are those of `space`, and says what came of it.
+/// Runs `workload` on `store`, whose keys are those of `space`; returns the outcome.
 pub fn run(
     store: &Arc<dyn Store>,
     workload: &Workload,
@@ -171,7 +171,7 @@ pub fn run(
     Ok(outcome)
 }
 
-/// Records that scans should have returned which ended before they had as many as they were asked for.
+/// Records that are missing from scans that ended too early.
 fn records_missing<'a>(scans: impl Iterator<Item = &'a ShortScan>, space: &KeySpace, keys: &KeyMaker) -> u64 {
     let mut scans = scans.peekable();
     if scans.peek().is_none() {
@@ -180,14 +180,14 @@ fn records_missing<'a>(scans: impl Iterator<Item = &'a ShortScan>, space: &KeySp
     let there = space.in_key_order(keys);
     let missing = |scan: &ShortScan| {
         let from = there.partition_point(|&(place, _)| place < keys.place(scan.number));
-        // Whether a scan sees what is inserted meanwhile is its own affair.
+        // A scan may or may not see records that are inserted meanwhile.
         let due = there[from..].iter().filter(|&&(_, number)| number < scan.visible);
         due.take(scan.asked as usize).count().saturating_sub(scan.seen as usize) as u64
     };
     scans.map(missing).sum()
 }
 
-/// Refuses an outcome whose reads did not find what they had to, or found what nobody wrote.
+/// Refuses an outcome whose reads missed records that they had to find, or found some that nobody wrote.
 fn judge(outcome: &Outcome) -> Result<(), String> {
     let (name, counts) = (&outcome.name, &outcome.counts);
     let (lost, due, unwritten) = (grouped(counts.lost), grouped(counts.due), grouped(counts.unwritten));
@@ -236,7 +236,7 @@ impl Shared {
             store: store.clone(),
             plan: Plan {
                 duration: plan.duration.filter(|_| !workload.fills()),
-                // What a fill acknowledged is everything.
+                // All records were acknowledged by the fill.
                 tally: plan.tally.clone().filter(|_| !workload.fills()),
                 ..plan.clone()
             },

@@ -54,9 +54,9 @@ pub struct KeySpace {
     oldest: AtomicU64,
     /// Numbers inserted out of turn, above `visible`.
     early: Mutex<BinaryHeap<Reverse<u64>>>,
-    /// Of the first numbers, those that were written; without marks it is all of them.
+    /// Which of the first numbers were written; without marks all of them.
     marks: Option<Arc<Marks>>,
-    /// Whether all of this says what the database holds.
+    /// Whether this object knows the database's contents.
     is_known: AtomicBool,
     /// See [`numbers_in_key_order`](Self::numbers_in_key_order).
     ordered: Mutex<Option<Ordered>>,
@@ -89,12 +89,12 @@ impl KeySpace {
         KeySpace { marks: Some(Arc::new(Marks::new(len))), ..KeySpace::new(0, order) }
     }
 
-    /// A database that holds the numbers below `records`, or some of them: nobody knows.
+    /// A database that holds the numbers below `records` or only some of them; which is not known.
     pub fn unknown(records: u64, order: KeyOrder) -> Self {
         KeySpace { is_known: AtomicBool::new(false), ..KeySpace::new(records, order) }
     }
 
-    /// The same database, now with the numbers below `records`, for what is done with it next.
+    /// The same database, now with the numbers below `records`, for the next workload.
     pub fn grown(&self, records: u64) -> Self {
         KeySpace {
             oldest: AtomicU64::new(self.oldest()),
@@ -104,12 +104,12 @@ impl KeySpace {
         }
     }
 
-    /// Says that from now on nobody knows what is there.
+    /// From now on the contents are not known.
     pub fn forget(&self) {
         self.is_known.store(false, Ordering::Release);
     }
 
-    /// Whether it is known what is there.
+    /// Whether the contents are known.
     pub fn is_known(&self) -> bool {
         self.is_known.load(Ordering::Acquire)
     }

@@ -1,9 +1,11 @@
-//! What a benchmark asks of a store, small enough for any key-value store to stand behind.
+//! The trait of a measured store, small enough for any key-value store to implement.
 //!
 //! Values are shown to a visitor rather than returned, so that no store is charged for a copy that
 //! another one avoids, and no store is spared touching the bytes.
 
-/// Whatever went wrong in a measured store.
+use std::ops::Bound;
+
+/// An error of a measured store.
 pub type StoreError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The result of a call on a measured store.
@@ -16,6 +18,49 @@ pub enum Direction {
     Forward,
     /// Descending keys.
     Backward,
+}
+
+/// Is shown records; false ends a scan.
+pub type Visit<'v> = &'v mut dyn FnMut(&[u8], &[u8]) -> bool;
+
+/// The bounds of a scan from a key, inclusive, or from an end of the key space.
+pub fn bounds(from: Option<&[u8]>, direction: Direction) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    let from = from.map_or(Bound::Unbounded, Bound::Included);
+    match direction {
+        Direction::Forward => (from, Bound::Unbounded),
+        Direction::Backward => (Bound::Unbounded, from),
+    }
+}
+
+/// Shows records until `show` has enough.
+pub fn walk<R, E>(
+    records: impl Iterator<Item = Result<R, E>>,
+    mut show: impl FnMut(R) -> bool,
+) -> StoreResult<()>
+where
+    StoreError: From<E>,
+{
+    for record in records {
+        if !show(record?) {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// As [`walk`], in either direction.
+pub fn walk_either<R, E>(
+    records: impl DoubleEndedIterator<Item = Result<R, E>>,
+    direction: Direction,
+    show: impl FnMut(R) -> bool,
+) -> StoreResult<()>
+where
+    StoreError: From<E>,
+{
+    match direction {
+        Direction::Forward => walk(records, show),
+        Direction::Backward => walk(records.rev(), show),
+    }
 }
 
 /// A measured store. All methods may be called from many threads at once.
@@ -32,12 +77,7 @@ pub trait Store: Send + Sync {
     /// Shows records to `visit` in key order, from the first at or after `from` (at or before it
     /// when going backward; `None` is the end of the key space one starts at), until it returns
     /// false or there are no more.
-    fn scan(
-        &self,
-        from: Option<&[u8]>,
-        direction: Direction,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> StoreResult<()>;
+    fn scan(&self, from: Option<&[u8]>, direction: Direction, visit: Visit<'_>) -> StoreResult<()>;
 
     /// Writes all of `batch`, atomically where the store can.
     fn write_batch(&self, batch: &Batch) -> StoreResult<()>;
@@ -51,7 +91,8 @@ pub trait Store: Send + Sync {
     /// Counters since the store was opened.
     fn stats(&self) -> StoreStats;
 
-    /// Where each of the ranges begins that the store has cut its keys into, in key order; none of one that does not.
+    /// The beginnings of the ranges that the store has cut its keys into, in key order; empty for a store that does
+    /// not.
     fn partitions(&self) -> Vec<Vec<u8>> {
         Vec::new()
     }
@@ -125,7 +166,7 @@ pub struct StoreStats {
     pub ssd_bytes_written: Option<u64>,
     /// Those of them that went into sorted tables, by flushes and compactions.
     pub table_bytes_written: Option<u64>,
-    /// Of these, what compactions wrote.
+    /// Those of them that compactions wrote.
     pub compaction_bytes_written: Option<u64>,
     /// Bytes of tables by the level that they were written to; the last counts for all below it, too.
     pub level_bytes_written: Option<[u64; COUNTED_LEVELS]>,
@@ -144,7 +185,7 @@ pub struct StoreStats {
 }
 
 impl StoreStats {
-    /// What was counted since `earlier`.
+    /// The counts since `earlier`.
     pub fn since(&self, earlier: &StoreStats) -> StoreStats {
         let less = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
         StoreStats {

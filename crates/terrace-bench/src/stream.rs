@@ -9,7 +9,7 @@ use crate::keys::KeyMaker;
 use crate::space::KeySpace;
 use crate::workload::{KeyChoice, Mix};
 
-/// What to do next, and to which key number.
+/// The next operation and its key number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
     /// Read the key.
@@ -51,7 +51,7 @@ enum Chooser {
         among: Option<u64>,
     },
     Absent,
-    /// Among the newest, of which so many are kept.
+    /// One of the newest, of which so many are kept.
     Newest(u64),
     Zipfian(Scrambled),
     Latest(Latest),
@@ -69,7 +69,7 @@ enum Chooser {
     },
 }
 
-/// What streams of the same run share: made once, as the sums behind a distribution are not cheap.
+/// The state that streams of one run share. It is made once, since the sums behind a distribution are not cheap.
 #[derive(Debug, Clone)]
 pub struct StreamMaker {
     mix: Mix,
@@ -79,7 +79,8 @@ pub struct StreamMaker {
 }
 
 impl StreamMaker {
-    /// For `operations` operations on `space`, or, when `fill` is given, on that many new keys. Keys have `key_size` bytes.
+    /// For `operations` operations on `space`, or, when `fill` is given, on that many new keys. Keys have `key_size`
+    /// bytes.
     pub fn new(
         mix: Mix,
         keys: KeyChoice,
@@ -186,7 +187,7 @@ impl Stream {
         }
     }
 
-    /// Random bits for whoever works on this stream.
+    /// Random bits for the thread of this stream.
     pub fn random(&mut self) -> u64 {
         self.rng.next_u64()
     }
@@ -364,7 +365,7 @@ mod tests {
             let mean = places.iter().sum::<f64>() / 1000.0;
             assert!((mean - [0.05, 0.5, 0.5, 0.95][region]).abs() < 0.03, "{region} {mean}");
         }
-        // A thread's stretch lies where it would lie if one thread drew all.
+        // Threads' stretches together are those of a single thread.
         let mut last = maker("fillregions", 0, 4000).stream(1, 3000);
         assert!(matches!(last.next_op(), Op::Update(number) if number > u64::MAX / 4 * 3));
     }

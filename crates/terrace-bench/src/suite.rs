@@ -11,17 +11,17 @@ use crate::workload::{Action, Start, Workload};
 
 /// Makes and opens the databases of a suite.
 pub trait Provider {
-    /// An empty store in place of whatever was there; the one opened before has been dropped.
+    /// An empty store in place of the former one; the caller has dropped the store that was opened before.
     fn fresh(&mut self) -> StoreResult<Arc<dyn Store>>;
 
-    /// The store as an earlier suite left it, and what it holds; `None` if there is none.
+    /// The store as an earlier suite left it, and its contents; `None` if there is none.
     fn existing(&mut self) -> StoreResult<Option<(Arc<dyn Store>, Contents)>>;
 
-    /// Notes what the store holds, for [`existing`](Self::existing) of a later suite.
+    /// Notes the store's contents, for [`existing`](Self::existing) of a later suite.
     fn note(&mut self, contents: Contents) -> StoreResult<()>;
 }
 
-/// What a benchmark database holds: enough to draw keys that are in it.
+/// The contents of a benchmark database, as far as needed to draw its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Contents {
     /// Key numbers below this one were written.
@@ -47,7 +47,7 @@ struct Open {
 }
 
 impl Suite<'_> {
-    /// Says what is wrong with the plan, if anything is.
+    /// An error if something is wrong with the plan.
     pub fn validate(&self) -> Result<(), String> {
         let most = KeyMaker::capacity(self.plan.key_size);
         if self.plan.num > most {
@@ -81,7 +81,7 @@ impl Suite<'_> {
             let watch = begin(workload, self.plan.operations(workload));
             let outcome = run(&store, workload, &self.plan, &space, &watch)?;
             end(workload, &outcome);
-            // A fill that inserts says itself how far it came; one that writes chosen keys does not.
+            // A fill that inserts knows how far it came; one that writes chosen keys does not.
             let counted = space.visible();
             let records = if workload.fills() && counted == 0 { self.plan.num } else { counted };
             let contents = Contents { records, order: space.order(), key_size: self.plan.key_size };
@@ -111,7 +111,7 @@ impl Suite<'_> {
             )
             .into());
         }
-        // It may have been filled with repeats, or have had records deleted.
+        // Some numbers may be missing: a fill may repeat keys, and records may have been deleted.
         Ok(Open { store, space: Arc::new(KeySpace::unknown(contents.records, contents.order)) })
     }
 }

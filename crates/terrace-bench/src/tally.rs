@@ -1,8 +1,8 @@
-//! What killed threads had been told is written, and whether a store that is opened again still has it.
+//! The writes that were acknowledged to killed threads, and whether a reopened store still has them.
 //!
-//! Each thread notes in a file of its own, after each operation, how many were acknowledged: one `pwrite`, which a SIGKILL
-//! leaves whole in the page cache. The operations themselves are drawn again afterwards ([`History`]), as a plan
-//! always draws the same.
+//! Each thread notes in a file of its own, after each operation, how many were acknowledged: one `pwrite`, which a
+//! SIGKILL leaves whole in the page cache. The operations themselves are drawn again afterwards ([`History`]), as a
+//! plan always draws the same.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -26,7 +26,7 @@ pub struct Tally {
     files: Vec<File>,
 }
 
-/// Bytes of a note: whose operations they are, and how many.
+/// Bytes of a note: the workload's seed, and the number of operations.
 const NOTE_BYTES: usize = 16;
 
 fn path(dir: &Path, thread: usize) -> PathBuf {
@@ -62,7 +62,7 @@ impl Tally {
 struct Write {
     pick: u64,
     by: Writer,
-    /// Not so of the one that a thread was killed in.
+    /// False for the write that a thread was killed in.
     is_acknowledged: bool,
 }
 
@@ -73,7 +73,7 @@ enum Writer {
     Update(usize),
 }
 
-/// All that a fill and the updates after it wrote, each key's writes in the order of the threads that made them.
+/// All writes of a fill and of the updates after it. Each key's writes are in the order of their threads.
 #[derive(Debug)]
 pub struct History {
     /// By key number.
@@ -83,10 +83,10 @@ pub struct History {
     keys: KeyMaker,
 }
 
-/// Keys of a fill that are looked for where updates did not come.
+/// How many keys without an update are looked for.
 const FILLED_SAMPLES: usize = 2000;
 
-/// Of what was acknowledged, what is there.
+/// How many of the acknowledged writes are there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
     /// Keys with an acknowledged update: all of them were looked for.
@@ -113,14 +113,14 @@ impl Kept {
     }
 }
 
-/// Whether `workloads` are a fill and then updates alone, so that what they wrote can be drawn again.
+/// Whether `workloads` are a fill and then updates alone, so that their writes can be drawn again.
 pub fn can_be_drawn_again(workloads: &[&Workload]) -> bool {
     let [fill, update] = workloads else { return false };
     let mix = |workload: &Workload| match workload.action {
         Action::Operations { mix, .. } => mix,
         _ => Mix::default(),
     };
-    // They are kept by key number.
+    // Histories are kept by key number.
     let kept = !fill.draws_from_all_keys() && !update.draws_from_all_keys();
     kept && fill.fills()
         && mix(fill).insert + mix(fill).update == 100
@@ -129,7 +129,7 @@ pub fn can_be_drawn_again(workloads: &[&Workload]) -> bool {
 }
 
 impl History {
-    /// Draws again what `fill` wrote, all of it, and what `update` wrote as far as the notes in `dir` say.
+    /// Draws again all writes of `fill`, and those of `update` as far as the notes in `dir` say.
     ///
     /// # Errors
     /// Those of reading the notes.
@@ -207,12 +207,12 @@ impl History {
         Ok(kept)
     }
 
-    /// What to think of finding `value` under key `number`, which has an acknowledged write.
+    /// The verdict on `value` as the value of key `number`, which has an acknowledged write.
     fn judge(&self, number: usize, value: Option<&[u8]>) -> Verdict {
         let Some(value) = value else { return Verdict::Missing };
         let writes = &self.writes[number];
-        // Threads write side by side: the last write of each may be the last of all, unless all it did was to fill what
-        // another one has updated.
+        // Threads write side by side, so the last write of each thread may be the last of all. Only a thread that did
+        // nothing but fill comes before the updates of another.
         let is_updated = writes.iter().any(|w| w.is_acknowledged && matches!(w.by, Writer::Update(_)));
         let may_be_last = |(at, write): (usize, &Write)| {
             let later = &writes[at + 1..];

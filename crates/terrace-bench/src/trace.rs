@@ -7,7 +7,6 @@
 //! # Ok::<(), terrace_bench::StoreError>(())
 //! ```
 
-use std::fmt::Write as _;
 use std::io::BufRead;
 use std::path::Path;
 
@@ -20,7 +19,7 @@ pub const HEADER: &str = "terrace-trace 1";
 /// Longest value of a trace.
 pub const MAX_VALUE_BYTES: u32 = 64 << 20;
 
-/// What a line asks for.
+/// The operation of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TraceOp {
     /// Write a value of so many bytes.
@@ -128,7 +127,7 @@ impl Trace {
         self.entries.iter().map(bytes).max().unwrap_or(0)
     }
 
-    /// The operations in order: keys and what is done with them.
+    /// The operations in order: keys, and what is done with them.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], TraceOp)> {
         self.share(0, 1)
     }
@@ -142,41 +141,10 @@ impl Trace {
             (entry.shard as usize % threads == index).then_some((key, entry.op))
         })
     }
-
-    /// The trace as text.
-    pub fn to_text(&self) -> String {
-        let mut text = format!("{HEADER}\n");
-        for (key, op) in self.iter() {
-            let key = escape(key);
-            let _ = match op {
-                TraceOp::Put(bytes) => writeln!(text, "put {key} {bytes}"),
-                TraceOp::Get => writeln!(text, "get {key}"),
-                TraceOp::Delete => writeln!(text, "delete {key}"),
-                TraceOp::Scan(records) => writeln!(text, "scan {key} {records}"),
-            };
-        }
-        text
-    }
 }
 
-/// A key as one word: printable ASCII stands for itself, any other byte and `%` as `%` and two hexadecimal digits; the empty
-/// key is `%`.
-pub fn escape(key: &[u8]) -> String {
-    if key.is_empty() {
-        return "%".to_string();
-    }
-    let mut word = String::with_capacity(key.len());
-    for &byte in key {
-        if byte.is_ascii_graphic() && byte != b'%' {
-            word.push(char::from(byte));
-        } else {
-            let _ = write!(word, "%{byte:02x}");
-        }
-    }
-    word
-}
-
-/// What [`escape`] was given.
+/// The key that is written as `word`: printable ASCII stands for itself, `%` and two hexadecimal digits for any byte,
+/// and `%` alone for the empty key.
 pub fn unescape(word: &str) -> Result<Vec<u8>, String> {
     if word == "%" {
         return Ok(Vec::new());
@@ -202,6 +170,30 @@ pub fn unescape(word: &str) -> Result<Vec<u8>, String> {
 mod tests {
     use super::*;
 
+    /// A key as one word.
+    fn escape(key: &[u8]) -> String {
+        if key.is_empty() {
+            return "%".to_string();
+        }
+        let as_word = |byte: &u8| match byte {
+            b'!'..=b'~' if *byte != b'%' => char::from(*byte).to_string(),
+            _ => format!("%{byte:02x}"),
+        };
+        key.iter().map(as_word).collect()
+    }
+
+    /// A trace as text.
+    fn text_of(trace: &Trace) -> String {
+        let line = |(key, op): (&[u8], TraceOp)| match (escape(key), op) {
+            (key, TraceOp::Put(bytes)) => format!("put {key} {bytes}\n"),
+            (key, TraceOp::Get) => format!("get {key}\n"),
+            (key, TraceOp::Delete) => format!("delete {key}\n"),
+            (key, TraceOp::Scan(records)) => format!("scan {key} {records}\n"),
+        };
+        let lines: String = trace.share(0, 1).map(line).collect();
+        format!("{HEADER}\n{lines}")
+    }
+
     #[test]
     fn any_key_survives_as_a_word() {
         for key in [&b""[..], b"a", b"%", b"a b\n", &[0, 127, 128, 255], "Straße".as_bytes()] {
@@ -215,7 +207,7 @@ mod tests {
     #[test]
     fn a_trace_gives_back_its_text() {
         let text = format!("{HEADER}\nput %ff%00 10\nget %\ndelete k%20ey\nscan z 3\n");
-        assert_eq!(Trace::parse(text.as_bytes()).unwrap().to_text(), text);
+        assert_eq!(text_of(&Trace::parse(text.as_bytes()).unwrap()), text);
     }
 
     #[test]

@@ -1,6 +1,6 @@
-//! Where value bytes come from: slices of one shared random buffer, so that making a value costs
-//! nothing. As in db_bench, each stretch of 100 bytes holds `random_share` of random bytes, repeated
-//! to fill it, so that a compressor finds what it would find in half-structured data.
+//! Where value bytes come from: slices of one shared random buffer, so that making a value costs nothing. As in
+//! db_bench, each stretch of 100 bytes holds `random_share` of random bytes, repeated to fill it, so that a compressor
+//! finds as much redundancy as in half-structured data.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl ValuePool {
         ValuePool::mixed(Sizes::Planned, value_bytes, random_share, seed)
     }
 
-    /// Values of `sizes`, where `value_bytes` is what is planned.
+    /// Values of `sizes`, with a planned size of `value_bytes`.
     pub fn mixed(sizes: Sizes, value_bytes: usize, random_share: f64, seed: u64) -> Self {
         let longest = sizes.largest(value_bytes);
         let mut rng = Rng::new(seed);

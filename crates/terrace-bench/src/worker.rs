@@ -1,6 +1,8 @@
-//! One thread of a run: its operations, how long each took, and whether its reads found what they had to.
+//! One thread of a run: its operations, how long each took, and whether its reads found the records that they had to
+//! find.
 //!
-//! An operation's latency is from the end of the one before it to its own end, as in db_bench: one reading of the clock each.
+//! An operation's latency is from the end of the one before it to its own end, as in db_bench: one reading of the clock
+//! each.
 
 use std::time::Duration;
 
@@ -19,7 +21,7 @@ use crate::workload::{Action, Mix};
 /// Operations between two reports to the watch.
 const REPORT_EVERY: u64 = 256;
 
-/// What one thread did.
+/// The results of one thread.
 pub(crate) struct Part {
     pub recorder: Recorder,
     pub counts: Counts,
@@ -38,7 +40,7 @@ pub(crate) struct ShortScan {
     pub visible: u64,
 }
 
-/// What a scan returned.
+/// The result of a scan.
 #[derive(Default)]
 struct Scanned {
     records: u32,
@@ -332,7 +334,7 @@ impl Worker<'_> {
         }
         if let Some(wait) = self.pace.as_mut().and_then(|pace| pace.wait(operations, now)) {
             self.shared.clock.sleep(wait);
-            // The wait is no part of the next operation.
+            // The wait does not count for the next operation.
             self.last = self.shared.clock.now();
         }
         !self.shared.watch.is_stopped() && self.deadline.is_none_or(|deadline| now < deadline)

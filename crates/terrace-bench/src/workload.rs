@@ -1,23 +1,22 @@
 //! The benchmarks, as data.
 //!
-//! The first group carries db_bench's names and does what db_bench does. The second is YCSB's load
-//! and core workloads A to F with the published proportions: zipfian keys (0.99, scrambled), the
-//! latest for D, scans of 1 to 100 records for E, half read-modify-write for F. YCSB's records hold
-//! 1000 bytes: ask for `--value-size 1000` to compare with published figures. The third is what
-//! applications do that neither has: values of two sizes, a series in time whose oldest records are
-//! deleted, a queue, and the operations of a recorded trace.
+//! The first group carries db_bench's names and does what db_bench does. The second is YCSB's load and core workloads A
+//! to F with the published proportions: zipfian keys (0.99, scrambled), the latest for D, scans of 1 to 100 records for
+//! E, half read-modify-write for F. YCSB's records hold 1000 bytes: ask for `--value-size 1000` to compare with
+//! published figures. The third covers patterns of applications that neither has: values of two sizes, a series in time
+//! whose oldest records are deleted, a queue, and the operations of a recorded trace.
 
 use crate::distribution::Shape;
 use crate::keys::KeyOrder;
 use crate::store::Direction;
 use crate::values::{MIXED_BY_BYTES, MIXED_BY_COUNT, Sizes};
 
-/// What a workload does to the database before it runs.
+/// The database that a workload starts from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
     /// Starts from an empty database whose keys have this order.
     Fresh(KeyOrder),
-    /// Works on what is there.
+    /// Works on the existing database.
     Existing,
 }
 
@@ -34,11 +33,11 @@ pub enum KeyChoice {
     Latest,
     /// Keys that were never written, among those that were.
     Absent,
-    /// Any of the newest ones, as many as one in so many of the plan's: what is older is taken away.
+    /// Any of the newest ones, as many as one in so many of the plan's; older ones are taken away.
     Newest(u32),
     /// Any of those that are there, drawn by this shape over the order of their keys.
     ByKey(Shape),
-    /// Any that keys can tell apart: these are as many equal regions, filled one after the other, each by its shape.
+    /// Any that keys can tell apart. They form as many equal regions, filled one after the other, each by its shape.
     Regions(&'static [Shape]),
 }
 
@@ -63,7 +62,7 @@ pub struct Mix {
     pub pop: u8,
 }
 
-/// What a benchmark consists of.
+/// The operations of a benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Operations drawn from a mix.
@@ -88,15 +87,15 @@ pub enum Action {
 /// One benchmark.
 #[derive(Debug, Clone, Copy)]
 pub struct Workload {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
-    /// What it does, in a line.
+    /// A description in a line.
     pub about: &'static str,
-    /// What it starts from.
+    /// The database that it starts from.
     pub start: Start,
-    /// What it does.
+    /// Its operations.
     pub action: Action,
-    /// How long the values are that it writes.
+    /// The sizes of the values that it writes.
     pub sizes: Sizes,
 }
 
@@ -148,7 +147,7 @@ const fn sized(workload: Workload, sizes: Sizes) -> Workload {
     Workload { sizes, ..workload }
 }
 
-/// What the four regions of WipDB's evaluation get.
+/// The shapes of the four regions of WipDB's evaluation.
 pub const FOUR_REGIONS: &[Shape] =
     &[Shape::Exponential, Shape::Normal, Shape::Uniform, Shape::ReversedExponential];
 
@@ -303,7 +302,7 @@ pub const GROUPS: &[(&str, &[&str])] = &[
             "deleterandom",
         ],
     ),
-    // What a burst of writes leaves behind is paid by the reads after it.
+    // The reads after a burst of writes pay for the work that it leaves behind.
     ("burst", &["load", "overwrite", "readrandom"]),
     ("mixed", &["fillmixed", "updatemixed", "readrandom", "fillmixedbytes", "readrandom"]),
     // The order YCSB recommends: E adds records, so it comes last, on a database of its own.
@@ -311,7 +310,7 @@ pub const GROUPS: &[(&str, &[&str])] = &[
 ];
 
 impl Workload {
-    /// Whether a store must keep keys in order for it. What a trace needs nobody knows before it is replayed.
+    /// Whether a store must keep keys in order for it. A trace's needs are unknown until it is replayed.
     pub fn needs_order(&self) -> bool {
         match self.action {
             Action::Operations { mix, .. } => mix.needs_order(),
@@ -327,8 +326,7 @@ impl Workload {
         WORKLOADS.iter().find(|w| w.name == name || w.name == short)
     }
 
-    /// The benchmarks in a list of names and group names separated by commas, or the name that is
-    /// neither.
+    /// The benchmarks in a list of names and group names separated by commas; the error is the name that is neither.
     pub fn parse_list(list: &str) -> Result<Vec<&'static Workload>, String> {
         let mut found = Vec::new();
         for name in list.split(',').map(str::trim).filter(|n| !n.is_empty()) {

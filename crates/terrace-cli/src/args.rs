@@ -1,4 +1,4 @@
-//! The command line: what can be asked for, and how it is explained.
+//! The command line: its commands, and how they are explained.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -19,7 +19,7 @@ use crate::failure::{CommandResult, Failure};
 #[command(name = "terrace", version, subcommand_required = true, arg_required_else_help = true)]
 #[command(after_help = EXAMPLES)]
 pub struct Cli {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -43,7 +43,7 @@ Exit codes:
   3      another error: the database is in use, the disk is full, a line of input is wrong, ...
   128+N  stopped by signal N (130: Ctrl-C, 143: SIGTERM); what was acknowledged is kept";
 
-/// The commands. What each does is told by its struct, whose text its help shows, too.
+/// The commands. The text of each struct describes its command; the help shows it, too.
 #[derive(Debug, Subcommand)]
 #[expect(missing_docs, reason = "text here would take the place of the struct's in the command's help")]
 pub enum Command {

@@ -42,7 +42,7 @@ fn push_hex(byte: u8, out: &mut Vec<u8>) {
     out.push(DIGITS[usize::from(byte & 15)]);
 }
 
-/// Appends the bytes that escaped `text` stands for; says what is wrong with it otherwise.
+/// Appends the bytes that escaped `text` stands for. The error says what is wrong with the text.
 pub fn unescape(text: &[u8], out: &mut Vec<u8>) -> Result<(), String> {
     let mut rest = text;
     while let Some(at) = rest.iter().position(|&b| b == b'\\') {

@@ -1,11 +1,11 @@
-//! Why a command did not do what was asked: an exit code, a sentence, and what to do next.
+//! Failures of commands: an exit code, a sentence, and a hint.
 
 use std::io;
 use std::path::Path;
 
 use terrace_base::{Error, ErrorKind};
 
-/// What every command returns.
+/// The result of every command.
 pub type CommandResult<T = ()> = Result<T, Failure>;
 
 /// The exit codes, as `terrace --help` documents them.
@@ -25,9 +25,9 @@ pub mod exit {
 pub struct Failure {
     /// The process's exit code.
     pub code: u8,
-    /// What went wrong; empty if there is nothing to say.
+    /// The message; may be empty.
     pub message: String,
-    /// What to do about it. `DIR` stands for the database's directory.
+    /// A hint at what to do. `DIR` stands for the database's directory.
     pub hint: Option<String>,
 }
 
@@ -47,12 +47,12 @@ impl Failure {
         Failure::new(exit::USAGE, message)
     }
 
-    /// A failure that has been told already, or needs no telling.
+    /// A failure without a message: it was reported already, or needs none.
     pub fn silent(code: u8) -> Self {
         Failure::new(code, "")
     }
 
-    /// Says what to do next; `DIR` in it becomes the database's directory.
+    /// Adds a hint; `DIR` in it becomes the database's directory.
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
@@ -110,7 +110,7 @@ fn hint_for(kind: ErrorKind) -> Option<&'static str> {
     })
 }
 
-/// What writing to standard output can run into; a reader that has gone away is no failure.
+/// The result of writing to standard output; a reader that has gone away is not a failure.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.kind() {

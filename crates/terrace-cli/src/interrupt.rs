@@ -1,8 +1,8 @@
 //! Signals that end a command: Ctrl-C, SIGTERM and SIGHUP. Asked once, a command ends in order; asked twice, at once.
 //!
 //! A thread notes the wish and calls the hook; commands look at [`requested`] between steps. The exit code is 128 and
-//! the number of the first signal. Commands that only read do not install this: there is nothing to bring in order,
-//! and the signal ends them where they are.
+//! the number of the first signal. Commands that only read do not install this: they need no orderly end, so the signal
+//! ends them at once.
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
@@ -70,7 +70,7 @@ pub fn requested() -> bool {
     REQUESTED.load(Ordering::SeqCst) != 0
 }
 
-/// What a command returns that was asked to end.
+/// The failure of a command that was asked to end.
 pub fn stopped(message: impl Into<String>) -> Failure {
     // Signals have small numbers.
     Failure::new(128 | (REQUESTED.load(Ordering::SeqCst) & 0x7f) as u8, message)

@@ -2,11 +2,11 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`args`] | the command line: what can be asked for, and how it is explained |
+//! | [`args`] | the command line: its commands, and how they are explained |
 //! | [`command`] | a module per command: its arguments and what it does |
 //! | [`open`], [`made`] | the flags that say how to open a database; one that is made and goes again |
 //! | [`escape`], [`size`], [`records`] | bytes as text and back; nothing here knows of a database |
-//! | [`failure`] | exit codes, messages and what to do next |
+//! | [`failure`] | exit codes, messages and hints |
 //! | [`interrupt`], [`progress`] | signals that end a command; the bar on standard error |
 //! | [`text`] | the records that the tour imports |
 
@@ -35,10 +35,10 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut out = BufWriter::with_capacity(1 << 16, std::io::stdout().lock());
     let result = run(&cli, &mut out);
-    // What was printed before a failure comes before its message.
+    // Output before a failure comes before its message.
     let flushed = out.flush().map_err(Into::into);
     let Err(failure) = result.and(flushed) else { return ExitCode::from(exit::OK) };
-    // Whoever has closed standard error does not want to know.
+    // Standard error may be closed; then the message is lost on purpose.
     let _ = write!(std::io::stderr(), "{}", failure.render(cli.command.dir()));
     ExitCode::from(failure.code)
 }

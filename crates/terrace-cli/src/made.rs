@@ -1,4 +1,5 @@
-//! A database that a command is about to make: where the command then fails with nothing in it, it goes again.
+//! A database that a command is about to make. If the command fails and nothing is in the database, it is removed
+//! again.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +9,7 @@ use terrace::{Options, PoolChoice};
 /// Names of the pool in a database's own directory, whole or being made.
 const POOL_NAMES: [&str; 2] = ["pool", "pool.new"];
 
-/// What was not there before.
+/// The directories and files that were not there before.
 #[derive(Debug)]
 pub struct Made {
     dir: PathBuf,
@@ -19,7 +20,7 @@ pub struct Made {
 }
 
 impl Made {
-    /// Notes what there is before a database is made in `dir`; `None` if something is in there.
+    /// Notes the state before a database is made in `dir`; `None` if `dir` is not empty.
     pub fn about_to(dir: &Path, options: &Options) -> Option<Made> {
         match std::fs::read_dir(dir) {
             Ok(mut entries) => {
@@ -39,10 +40,10 @@ impl Made {
         Some(Made { dir: dir.to_path_buf(), dirs, pool: pool.filter(|pool| !pool.exists()) })
     }
 
-    /// Removes the database: its files, and what was made to hold them. Files of others stay. The caller has closed it,
-    /// and still holds its lock.
+    /// Removes the database: its files, and the directories that were made for them. Other files stay. The caller has
+    /// closed it, and still holds its lock.
     pub fn remove(self) {
-        // What cannot be removed stays: the command's own failure is the one to tell of.
+        // Files that cannot be removed stay: the command's own failure matters more.
         for entry in std::fs::read_dir(&self.dir).into_iter().flatten().flatten() {
             let path = entry.path();
             let is_pool = POOL_NAMES.iter().any(|name| entry.file_name() == *name);

@@ -58,7 +58,7 @@ fn parse_setting(text: &str) -> Result<(String, String), String> {
     // Sizes may be written as elsewhere.
     let bytes = if name.ends_with("_bytes") { size::parse(value).ok() } else { None };
     let value = bytes.map_or(value.to_string(), |bytes| bytes.to_string());
-    // Told at once, before anything is opened.
+    // Checked at once, before anything is opened.
     Options::default().set(name, &value).map_err(|e| plain(&e))?;
     Ok((name.to_string(), value))
 }
@@ -86,14 +86,14 @@ pub enum CompressionArg {
     Lz4,
 }
 
-/// What `--pool` said, and how it said it.
+/// The value of `--pool`, and its text.
 #[derive(Debug, Clone)]
 pub struct Pool {
     choice: PoolChoice,
     text: String,
 }
 
-/// Which engines there are, for whoever makes a database.
+/// The help text about the engines.
 fn engines() -> String {
     let names: Vec<&str> = EngineKind::ALL.iter().map(|engine| engine.name()).collect();
     let names = match names.split_last() {
@@ -144,7 +144,7 @@ fn absolute(path: &str) -> Result<PathBuf, String> {
     std::path::absolute(path).map_err(|e| format!("{path} is no path: {e}"))
 }
 
-/// What a command wants to do with the database.
+/// The use that a command makes of the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Intent {
     /// Read one that exists.
@@ -156,7 +156,7 @@ pub enum Intent {
 }
 
 impl OpenArgs {
-    /// The store's options for what the flags say.
+    /// The store's options that follow from the flags.
     pub fn options(&self) -> Options {
         let mut options = Options::default();
         if let Some(engine) = self.engine {
@@ -184,7 +184,7 @@ impl OpenArgs {
         options
     }
 
-    /// The store's options for the database in `dir`: where no engine is named, it has its own.
+    /// The store's options for the database in `dir`: without `--engine` it keeps its own engine.
     pub fn options_for(&self, dir: &Path) -> Options {
         let mut options = self.options();
         if let (None, Some(engine)) = (self.engine, engine_of(dir)) {
@@ -208,7 +208,7 @@ impl OpenArgs {
         let mut options = self.options_for(dir);
         options.create_if_missing = intent == Intent::Create;
         match Db::open(dir, options.clone()) {
-            // A pool that was moved to other media must not be written to; what it holds can be read there.
+            // A pool that was moved to other media must not be written to; its contents can be read there.
             Err(Error::InvalidArgument(_)) if intent == Intent::Read && !options.read_only => {
                 let reading = Options { read_only: true, ..options.clone() };
                 Ok(Db::open(dir, reading).or_else(|_| Db::open(dir, options))?)
@@ -217,8 +217,8 @@ impl OpenArgs {
         }
     }
 
-    /// Opens the database in `dir` and writes nothing there. Where only opening it for writing puts right what an unclean
-    /// end has left, that is done first. `explain` says what an error means.
+    /// Opens the database in `dir` without writing there. If an unclean end requires opening it for writing, that is
+    /// done first. `explain` explains an error.
     pub fn open_to_read(&self, dir: &Path, explain: fn(Error) -> Failure) -> CommandResult<Db> {
         let writing = Options { create_if_missing: false, ..self.options_for(dir) };
         let reading = Options { read_only: true, ..writing.clone() };
@@ -269,12 +269,12 @@ fn engine_of(dir: &Path) -> Option<EngineKind> {
     if !matches!(Whose::is(&RealFs, dir), Ok(Whose::Terrace)) {
         return None;
     }
-    // To look at it changes nothing.
+    // Looking at it changes nothing.
     let salvaged = Manifest::salvage(&ScratchFs::new(Arc::new(RealFs)), dir).ok()??;
     EngineKind::parse(&salvaged.state.identity.engine).ok()
 }
 
-/// Refuses what is there and no directory.
+/// Refuses a path that names something other than a directory.
 fn require_directory(dir: &Path) -> CommandResult {
     match std::fs::metadata(dir) {
         Ok(found) if !found.is_dir() => {
@@ -285,7 +285,7 @@ fn require_directory(dir: &Path) -> CommandResult {
     }
 }
 
-/// Refuses what another store has made.
+/// Refuses another store's database.
 fn refuse_another(dir: &Path) -> CommandResult {
     let Ok(Whose::Another(name)) = Whose::is(&RealFs, dir) else { return Ok(()) };
     let dir = dir.display();

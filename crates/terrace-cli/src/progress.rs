@@ -1,4 +1,4 @@
-//! A bar on standard error, where somebody watches; nothing anywhere else.
+//! A progress bar on standard error, if that is a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 

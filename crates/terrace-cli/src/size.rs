@@ -37,7 +37,7 @@ pub fn human(bytes: u64) -> String {
     }
     let mut value = bytes as f64 / 1024.0;
     let mut unit = 0;
-    // What would be printed as 1024.0 is printed as 1.0 of the next unit.
+    // 1024.0 of a unit is printed as 1.0 of the next one.
     while value >= 1023.95 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;

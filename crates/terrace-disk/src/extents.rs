@@ -1,6 +1,6 @@
 //! Sets of ranges.
 //!
-//! 1. No two ranges of a set overlap or touch: what touches is one range.
+//! 1. No two ranges of a set overlap or touch: touching ranges are merged.
 //! 2. `by_len` holds every range of `by_start`, by its length; `total` is the sum of all lengths.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,9 +9,9 @@ use std::ops::Range;
 /// A set of numbers, kept as the ranges that they make.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Extents {
-    /// Where a range begins, and where it ends.
+    /// The ends of ranges by their beginnings.
     by_start: BTreeMap<u64, u64>,
-    /// How long it is, and where it begins.
+    /// Lengths and beginnings.
     by_len: BTreeSet<(u64, u64)>,
     total: u64,
 }

@@ -1,4 +1,4 @@
-//! The file-system trait: what Terrace asks of a disk, and what a disk may do at a power cut.
+//! The file-system trait: the operations that Terrace needs, and what a disk may do at a power cut.
 //!
 //! The contract, which the simulated file system enforces to the letter:
 //!
@@ -8,19 +8,20 @@
 //!    Before it, each such change may or may not survive, whatever became of those before it. Two changes
 //!    of one name keep their order.
 //! 3. `rename` replaces its target atomically.
-//! 4. After a failed `sync` nothing may be assumed of what it covered, and the file refuses every
-//!    later `append` and `sync` with the same error: a second `fsync` that succeeds after a failed
-//!    one proves nothing. Not even a reader finds what was not synced: the system may have dropped it.
+//! 4. After a failed `sync` nothing may be assumed about the bytes that it covered, and the file refuses every later
+//!    `append` and `sync` with the same error: a second `fsync` that succeeds after a failed one proves nothing. Even a
+//!    reader may not find bytes that were not synced: the system may have dropped them.
 //! 5. After a failed `append` the file is as it was before, or refuses every later `append` with the
 //!    same error. `NoSpace` is always the former: the append may be tried again.
-//! 6. A reader sees the file as it was when it was opened, for as long as it is held, whatever is
-//!    appended, renamed or removed meanwhile; of a file with room (7) so far as it had been appended to. So does a
-//!    [`Mapping`], which is held apart from the reader. What the system cannot read of one is zeros, and the mapping says
-//!    that it has failed.
+//! 6. A reader sees the file as it was when it was opened, for as long as it is held, whatever is appended, renamed or
+//!    removed meanwhile; of a file with room (7) so far as it had been appended to. So does a [`Mapping`], which is
+//!    held apart from the reader. Parts that the system cannot read are zeros, and the mapping reports that it has
+//!    failed.
 //! 7. A file that was created with room ([`Fs::create_reserved`]) may be longer than what was appended to it: zeros
 //!    follow. Its length is then a multiple of [`ROOM_UNIT_BYTES`]; after a `cut` it is none, so that zeros at the end
-//!    of such a file are not taken for room. How long it is, is durable with its next `sync`; before it, any length that it had may survive. A
-//!    process that dies within an append leaves the first part of that, of whatever length, and zeros behind it.
+//!    of such a file are not taken for room. Its length is durable after the next `sync`; before that, any length that
+//!    it had may survive. A process that dies within an append leaves the first part of that, of whatever length, and
+//!    zeros behind it.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
@@ -50,15 +51,15 @@ pub trait Fs: Send + Sync + Debug {
     /// Creates `path` for appending; an existing file is an error.
     fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>>;
 
-    /// Creates `path` as [`create`](Self::create) does, for many small appends: with room behind what is appended, where
-    /// that makes them cheaper. How much room there is, is for the file system to say. One that has no such files makes a
-    /// plain one.
+    /// Creates `path` as [`create`](Self::create) does, for many small appends: with room behind what is appended,
+    /// where that makes them cheaper. The file system chooses how much room there is. One that has no such files makes
+    /// a plain one.
     fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         self.create(path)
     }
 
-    /// Opens the file of sectors `path`, if it `is_new` after creating it; then an existing file is an error. Opening one
-    /// changes nothing.
+    /// Opens the file of sectors `path`. If it `is_new`, creates it first; then an existing file is an error. Opening
+    /// an existing file does not change it.
     fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>>;
 
     /// Opens `path` for reading.
@@ -75,7 +76,7 @@ pub trait Fs: Send + Sync + Debug {
     /// Renames `from` to `to`, replacing it.
     fn rename(&self, from: &Path, to: &Path) -> Result<()>;
 
-    /// Gives the file `from` the name `to`, too, which nothing has. A file system without such links refuses.
+    /// Gives the file `from` the additional name `to`, which must be free. A file system without such links refuses.
     fn link(&self, from: &Path, _to: &Path) -> Result<()> {
         Err(Error::io(from, "link", std::io::ErrorKind::Unsupported.into()))
     }
@@ -83,9 +84,8 @@ pub trait Fs: Send + Sync + Debug {
     /// Removes the file `path`.
     fn remove(&self, path: &Path) -> Result<()>;
 
-    /// Makes the bytes of the file `path` durable, whoever wrote them: a process that died may have
-    /// left bytes which everyone can read and a power cut still takes. A file system that does not
-    /// say how refuses.
+    /// Makes the bytes of the file `path` durable, no matter which process wrote them: a process that died may have
+    /// left bytes that everyone can read but a power cut would still take. A file system without this call refuses.
     fn sync_file(&self, path: &Path) -> Result<()> {
         Err(Error::io(path, "sync", std::io::ErrorKind::Unsupported.into()))
     }
@@ -102,18 +102,19 @@ pub trait Fs: Send + Sync + Debug {
     /// Creates directory `path` and its parents, durably.
     fn create_dir_all(&self, path: &Path) -> Result<()>;
 
-    /// Removes directory `path`, which is empty. A file system that does not say how refuses.
+    /// Removes directory `path`, which is empty. A file system without this call refuses.
     fn remove_dir(&self, path: &Path) -> Result<()> {
         Err(Error::io(path, "remove directory", std::io::ErrorKind::Unsupported.into()))
     }
 
-    /// Locks `path` against other processes, creating it; `Error::Locked` if one holds it. Dropping
-    /// the guard unlocks. Whoever holds the lock may remove the file.
+    /// Locks `path` against other processes, creating it; `Error::Locked` if one holds it. Dropping the guard unlocks.
+    /// The holder of the lock may remove the file.
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>>;
 
-    /// Locks `path` for a process that only reads, beside others that do so, against whoever holds [`lock`](Self::lock). That
-    /// needs no permission to write. `None` if the file is not there and the file system cannot be written to: then
-    /// nobody changes anything through it. A file system that knows no such lock takes the other one.
+    /// Locks `path` for a process that only reads. Several such locks may be held together, but none beside a
+    /// [`lock`](Self::lock). That needs no permission to write. `None` if the file is not there and the file system
+    /// cannot be written to: then nobody changes anything through it. A file system without such locks takes the other
+    /// one.
     fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
         self.lock(path).map(Some)
     }
@@ -121,29 +122,65 @@ pub trait Fs: Send + Sync + Debug {
     /// Bytes free to this user where `path` lies.
     fn free_bytes(&self, path: &Path) -> Result<u64>;
 
-    /// Names the page cache through which files of the directory `dir` are read and written. As long as it stays the
-    /// same, what was written is read back, synced or not; after a power cut, or a mount, it is another. Zero where
-    /// that is not known.
+    /// A number of the page cache through which files of the directory `dir` are read and written. As long as it stays
+    /// the same, written bytes are read back, synced or not; after a power cut, or a mount, it is another. Zero if it
+    /// is not known.
     fn epoch(&self, dir: &Path) -> u64 {
         let _ = dir;
         0
     }
 
-    /// Bytes of memory that what is read from files may come to take now, the page cache's included, within all bounds
-    /// that are set for this process. `None` where that is not known.
+    /// Bytes of memory that are available for data read from files, the page cache included, within all bounds that are
+    /// set for this process. `None` if that is not known.
     fn available_memory(&self) -> Option<u64> {
         None
     }
 
-    /// Bytes of memory that this process takes, as the system counts them: what is mapped of pools and tables included, as far
-    /// as it is in memory. `None` where that is not known.
+    /// Bytes of memory that this process takes, as the system counts them: what is mapped of pools and tables included,
+    /// as far as it is in memory. `None` where that is not known.
     fn resident_memory(&self) -> Option<u64> {
         None
     }
 }
 
+/// The methods of [`Fs`] that every file system over another one only passes on to that one.
+macro_rules! pass_on {
+    ($self:ident, $inner:expr) => {
+        fn link(&$self, from: &Path, to: &Path) -> Result<()> {
+            $inner.link(from, to)
+        }
+
+        fn exists(&$self, path: &Path) -> Result<bool> {
+            $inner.exists(path)
+        }
+
+        fn remove_dir(&$self, path: &Path) -> Result<()> {
+            $inner.remove_dir(path)
+        }
+
+        fn free_bytes(&$self, path: &Path) -> Result<u64> {
+            $inner.free_bytes(path)
+        }
+
+        fn epoch(&$self, dir: &Path) -> u64 {
+            $inner.epoch(dir)
+        }
+
+        fn available_memory(&$self) -> Option<u64> {
+            $inner.available_memory()
+        }
+
+        fn resident_memory(&$self) -> Option<u64> {
+            $inner.resident_memory()
+        }
+    };
+}
+pub(crate) use pass_on;
+
 /// An `Arc` of a file system is one.
 impl<F: Fs + ?Sized> Fs for Arc<F> {
+    pass_on!(self, (**self));
+
     fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         (**self).create(path)
     }
@@ -168,10 +205,6 @@ impl<F: Fs + ?Sized> Fs for Arc<F> {
         (**self).rename(from, to)
     }
 
-    fn link(&self, from: &Path, to: &Path) -> Result<()> {
-        (**self).link(from, to)
-    }
-
     fn remove(&self, path: &Path) -> Result<()> {
         (**self).remove(path)
     }
@@ -188,16 +221,8 @@ impl<F: Fs + ?Sized> Fs for Arc<F> {
         (**self).list(path)
     }
 
-    fn exists(&self, path: &Path) -> Result<bool> {
-        (**self).exists(path)
-    }
-
     fn create_dir_all(&self, path: &Path) -> Result<()> {
         (**self).create_dir_all(path)
-    }
-
-    fn remove_dir(&self, path: &Path) -> Result<()> {
-        (**self).remove_dir(path)
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
@@ -206,22 +231,6 @@ impl<F: Fs + ?Sized> Fs for Arc<F> {
 
     fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
         (**self).lock_to_read(path)
-    }
-
-    fn free_bytes(&self, path: &Path) -> Result<u64> {
-        (**self).free_bytes(path)
-    }
-
-    fn epoch(&self, dir: &Path) -> u64 {
-        (**self).epoch(dir)
-    }
-
-    fn available_memory(&self) -> Option<u64> {
-        (**self).available_memory()
-    }
-
-    fn resident_memory(&self) -> Option<u64> {
-        (**self).resident_memory()
     }
 }
 
@@ -236,17 +245,18 @@ pub trait WriteFile: Send + Debug {
     /// Makes everything appended durable (`fdatasync`).
     fn sync(&mut self) -> Result<()>;
 
-    /// Takes back what was appended behind byte `len`, after a failure too: whoever opens the file from now on does not find
-    /// it. After a power cut it may be there again until a later `sync` has succeeded. A file that had room has at most one
-    /// byte of it left, a zero: where without that it would look as if it still had room.
+    /// Takes back the bytes that were appended behind byte `len`, after a failure too: a reader that opens the file
+    /// later does not find them. After a power cut they may be there again until a later `sync` has succeeded. A file
+    /// that had room keeps at most one byte of it, a zero: it is kept where the file's length would otherwise suggest
+    /// that it still has room.
     fn cut(&mut self, len: u64) -> Result<()>;
 
-    /// Gives back the room behind what was appended. What is appended from now on makes the file longer.
+    /// Gives back the room behind the appended bytes. Later appends make the file longer.
     fn trim(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Whether there may be room behind what was appended, so that an append costs no call of the system.
+    /// Whether there may be room behind the appended bytes, so that an append costs no system call.
     fn has_room(&self) -> bool {
         false
     }
@@ -273,13 +283,13 @@ pub trait ReadFile: Send + Sync + Debug {
         reads.iter_mut().try_for_each(|(offset, buf)| self.read_at(*offset, buf))
     }
 
-    /// All of the file, to be read without calls of the system; `None` where that is not to be had, for whatever reason.
+    /// All of the file, to be read without system calls; `None` if that is not possible, for any reason.
     fn map(&self) -> Option<Mapping> {
         None
     }
 
-    /// The same file, to be read past the page cache where the file system allows that; `None` for one that is read in only
-    /// one way.
+    /// The same file, to be read past the page cache where the file system allows that; `None` for one that is read in
+    /// only one way.
     fn past_cache(&self) -> Result<Option<Arc<dyn ReadFile>>> {
         Ok(None)
     }

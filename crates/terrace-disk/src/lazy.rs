@@ -1,13 +1,13 @@
-//! Files that are opened when they are read, of which so many are open at a time.
+//! Files that are opened when they are read, with a limit to how many are open at a time.
 //!
-//! A [`LazyFile`] opens itself at its first read and whenever it is read after it was closed. Those open ones are closed
-//! that were not read for the longest: a hand goes around them, and closes whichever was not read since it came by
-//! before. So a read of an open file takes no lock and notes a flag at most.
+//! A [`LazyFile`] opens itself at its first read and whenever it is read after it was closed. The least recently read
+//! files are closed, by the clock algorithm: a hand goes around the open files and closes one that was not read since
+//! its last visit. So a read of an open file takes no lock and sets a flag at most.
 //!
-//! 1. Beyond the limit only those are open that are being read from, or opened, at this moment.
+//! 1. Beyond the limit only files that are being read, or opened, at this moment are open.
 //! 2. A file that is read from stays open until that read is over, also if it is closed meanwhile.
 //! 3. Every open file has one place in `clock`, or is about to get it.
-//! 4. Where the system has no descriptor left ([`SparingFs`]), some are closed, and the call is made again.
+//! 4. If the system has no descriptor left ([`SparingFs`]), some files are closed, and the call is made again.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,10 +20,11 @@ use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 
 use crate::block::BlockFile;
-use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile};
+use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile, pass_on};
 use crate::maps::Mapping;
 
-/// How often a call that finds no descriptor is made again, each time after an eighth of those here has been closed.
+/// How often a call that finds no descriptor is made again, each time after an eighth of the open files has been
+/// closed.
 const ATTEMPTS: usize = 32;
 
 /// The descriptors of lazy files.
@@ -46,9 +47,10 @@ impl Descriptors {
         self.open.load(Ordering::Relaxed)
     }
 
-    /// Counts one more in, and closes another where there are as many as there may be.
+    /// Counts one more file as open, and closes another one at the limit.
     fn count_in(self: &Arc<Self>) -> Counted {
-        // Two at most: what was opened side by side may have gone beyond the limit, and comes down again.
+        // It closes two at most: files that were opened at the same time may have exceeded the limit, and the number
+        // comes down again.
         for _ in 0..2 {
             if self.open() < self.limit || !self.close_one() {
                 break;
@@ -61,7 +63,7 @@ impl Descriptors {
     /// Closes the file that the hand comes to; false if none is open.
     fn close_one(&self) -> bool {
         let mut clock = self.clock.lock();
-        // Once around everything is flagged as not read; only a file that is read meanwhile is passed again.
+        // After one round no file is flagged as read; only a file that is read meanwhile is passed again.
         let mut passed = 2 * clock.len();
         while let Some(next) = clock.pop_front() {
             let Some(file) = next.upgrade() else { continue };
@@ -83,7 +85,7 @@ impl Descriptors {
         (0..count).filter(|_| self.close_one()).count() > 0
     }
 
-    /// Makes `call` again, with fewer files open, where it finds no descriptor.
+    /// Repeats `call` with fewer files open if it finds no descriptor.
     fn sparing<T>(&self, call: impl Fn() -> Result<T>) -> Result<T> {
         for _ in 0..ATTEMPTS {
             match call() {
@@ -202,7 +204,7 @@ impl ReadFile for LazyFile {
         self.with(|file| Ok(file.map())).ok().flatten()
     }
 
-    /// Opened beside those that are counted, for whoever reads all of it and is done.
+    /// Opened apart from the counted files, for a reader that reads all of it once.
     fn past_cache(&self) -> Result<Option<Arc<dyn ReadFile>>> {
         self.with(|_| Ok(()))?;
         let file = self.fs.open(&self.path, Access::Direct)?;
@@ -218,14 +220,14 @@ impl ReadFile for LazyFile {
     }
 }
 
-/// A file system whose calls have lazy files closed where the system has no descriptor left.
+/// A file system whose calls close lazy files if the system has no descriptor left.
 pub struct SparingFs {
     inner: Arc<dyn Fs>,
     descriptors: Arc<Descriptors>,
 }
 
 impl SparingFs {
-    /// `inner`, at the cost of `descriptors`.
+    /// The file system `inner`; its calls may close files of `descriptors`.
     pub fn new(inner: Arc<dyn Fs>, descriptors: Arc<Descriptors>) -> Self {
         SparingFs { inner, descriptors }
     }
@@ -238,6 +240,8 @@ impl fmt::Debug for SparingFs {
 }
 
 impl Fs for SparingFs {
+    pass_on!(self, self.inner);
+
     fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         self.descriptors.sparing(|| self.inner.create(path))
     }
@@ -262,10 +266,6 @@ impl Fs for SparingFs {
         self.inner.rename(from, to)
     }
 
-    fn link(&self, from: &Path, to: &Path) -> Result<()> {
-        self.inner.link(from, to)
-    }
-
     fn remove(&self, path: &Path) -> Result<()> {
         self.inner.remove(path)
     }
@@ -282,16 +282,8 @@ impl Fs for SparingFs {
         self.descriptors.sparing(|| self.inner.list(path))
     }
 
-    fn exists(&self, path: &Path) -> Result<bool> {
-        self.inner.exists(path)
-    }
-
     fn create_dir_all(&self, path: &Path) -> Result<()> {
         self.descriptors.sparing(|| self.inner.create_dir_all(path))
-    }
-
-    fn remove_dir(&self, path: &Path) -> Result<()> {
-        self.inner.remove_dir(path)
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
@@ -300,22 +292,6 @@ impl Fs for SparingFs {
 
     fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
         self.descriptors.sparing(|| self.inner.lock_to_read(path))
-    }
-
-    fn free_bytes(&self, path: &Path) -> Result<u64> {
-        self.inner.free_bytes(path)
-    }
-
-    fn epoch(&self, dir: &Path) -> u64 {
-        self.inner.epoch(dir)
-    }
-
-    fn available_memory(&self) -> Option<u64> {
-        self.inner.available_memory()
-    }
-
-    fn resident_memory(&self) -> Option<u64> {
-        self.inner.resident_memory()
     }
 }
 
@@ -405,7 +381,7 @@ mod tests {
                 });
             }
         });
-        // What was opened side by side goes beyond the limit by the threads at most.
+        // Files that are opened at the same time exceed the limit by at most the number of threads.
         assert!(descriptors.open() <= 3 + 4);
         assert!(descriptors.clock.lock().len() <= 2 * descriptors.open() + 17);
     }

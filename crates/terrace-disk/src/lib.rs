@@ -1,15 +1,15 @@
-//! Files: the [`Fs`] trait that all of Terrace reads and writes the SSD through, and what implements it.
+//! Files: the [`Fs`] trait, through which all of Terrace reads and writes the SSD, and its implementations.
 //!
 //! | type | what it is |
 //! |---|---|
 //! | [`RealFs`] | the machine's files |
 //! | [`MeteredFs`] | any other, with its traffic counted, and charged for by a [`Toll`] where there is one |
-//! | [`ScratchFs`] | what is changed in it is changed in memory alone, over another |
-//! | [`SparingFs`] | any other, which has [`LazyFile`]s closed where the system has no descriptor left |
-//! | [`SimFs`] | a simulated disk that loses at a power cut whatever the contract lets it lose |
+//! | [`ScratchFs`] | a view of another one whose changes stay in memory |
+//! | [`SparingFs`] | any other; closes [`LazyFile`]s if the system has no descriptor left |
+//! | [`SimFs`] | a simulated disk that loses everything that the contract lets it lose at a power cut |
 //!
-//! [`fs`] states the contract, and [`block`] that of files of sectors, which are written in place. [`SimFs`] is as unkind
-//! as the contract allows, so that code which survives on it survives on any disk that keeps the contract.
+//! [`fs`] states the contract, and [`block`] that of files of sectors, which are written in place. [`SimFs`] is as
+//! unkind as the contract allows, so that code which survives on it survives on any disk that keeps the contract.
 
 pub mod block;
 mod extents;

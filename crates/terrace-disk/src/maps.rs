@@ -1,14 +1,14 @@
-//! Files that are read without calls of the system, and how many of them there are.
+//! Files that are read without system calls, and an account of them.
 //!
-//! Who reads from a [`Mapping`] may meet zeros in the place of what the system could not read. So the order is: say what will
-//! be looked at ([`Mapping::touch`]), look, and then ask [`Mapping::has_failed`] before anything is believed. Once it has
-//! failed it stays so. What else can be read of the file, or why not, calls of the system tell.
+//! A reader of a [`Mapping`] may meet zeros in place of bytes that the system could not read. So the order is: announce
+//! the bytes ([`Mapping::touch`]), read them, and then ask [`Mapping::has_failed`] before relying on them. Once a
+//! mapping has failed it stays failed. System calls then tell which bytes of the file can be read, or why not.
 //!
-//! Who holds [bytes](Mapping::bytes) of one holds all of it, a removed file's too.
+//! Holding [bytes](Mapping::bytes) of a mapping holds all of it, also of a removed file.
 //!
-//! [`Maps`] keeps account for one user of many files: whether they are to be mapped at all, and how many bytes of addresses
-//! that may take. How many mappings a process has at a time is bounded for all users together
-//! (`real/region.rs`). Whoever does not get one reads by calls.
+//! [`Maps`] keeps account for one user of many files: whether they are to be mapped at all, and how many bytes of
+//! addresses that may take. How many mappings a process has at a time is bounded for all users together
+//! (`real/region.rs`). A reader that gets no mapping reads by system calls.
 
 use std::fmt;
 use std::ops::Range;
@@ -27,7 +27,7 @@ use crate::real::region::Region;
 pub struct Mapping {
     bytes: Bytes,
     region: Arc<Region>,
-    /// Says whether the system can read what is about to be looked at, where that is simulated.
+    /// A simulation of whether the system can read bytes that are about to be read.
     trial: Option<Arc<dyn Trial>>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) trait Trial: Send + Sync {
     fn fails_at(&self, range: Range<usize>) -> Option<usize>;
 }
 
-/// What keeps a region for those who share its bytes.
+/// Keeps a region for those who share its bytes.
 struct Owner(Arc<Region>);
 
 impl AsRef<[u8]> for Owner {
@@ -52,12 +52,12 @@ impl Mapping {
         Mapping { bytes: Bytes::from_owner(Owner(region.clone())), region, trial: None }
     }
 
-    /// What holds the bytes.
+    /// The owner of the bytes.
     pub(crate) fn region(&self) -> &Arc<Region> {
         &self.region
     }
 
-    /// One of which `trial` says what can be read.
+    /// A mapping in which `trial` decides what can be read.
     pub(crate) fn with_trial(self, trial: Arc<dyn Trial>) -> Mapping {
         Mapping { trial: Some(trial), ..self }
     }
@@ -68,7 +68,7 @@ impl Mapping {
         &self.bytes
     }
 
-    /// Says that bytes `range` will be looked at.
+    /// Announces that bytes `range` will be read.
     #[inline]
     pub fn touch(&self, range: Range<usize>) {
         if let Some(trial) = &self.trial {
@@ -83,13 +83,13 @@ impl Mapping {
         }
     }
 
-    /// Whether anything that was looked at could not be read, by whomever and whenever.
+    /// Whether any byte could not be read, by any reader at any time.
     #[inline]
     pub fn has_failed(&self) -> bool {
         self.region.has_failed()
     }
 
-    /// Has the system read bytes `range` soon, together.
+    /// Asks the system to read bytes `range` soon, together.
     pub fn will_need(&self, range: Range<usize>) {
         self.region.will_need(range);
     }
@@ -101,10 +101,10 @@ impl fmt::Debug for Mapping {
     }
 }
 
-/// What there is of mappings now.
+/// Figures about mappings now.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct MapFigures {
-    /// Mappings, those included that only a reader of something in them still holds.
+    /// Mappings, including those that only a reader of some bytes still holds.
     pub count: u64,
     /// Bytes of them.
     pub bytes: u64,
@@ -120,7 +120,7 @@ pub struct Maps {
     is_wanted: AtomicBool,
     most_bytes: u64,
     failed: AtomicU64,
-    /// Faults that there had been in the process when those that have failed were counted.
+    /// The process's number of faults when failed mappings were last counted.
     counted_at: AtomicU64,
     regions: Mutex<Regions>,
 }
@@ -162,7 +162,7 @@ impl Maps {
         self.is_wanted.load(Ordering::Relaxed)
     }
 
-    /// Says whether they are; what is mapped stays so.
+    /// Sets whether they are; existing mappings stay.
     pub fn want(&self, is_wanted: bool) {
         self.is_wanted.store(is_wanted, Ordering::Relaxed);
     }
@@ -181,7 +181,7 @@ impl Maps {
         }
         let mapping = file.map()?;
         let mut regions = self.regions.lock();
-        // Now and then, so that the list is not much longer than there are regions.
+        // Done now and then, so that the list is not much longer than the number of regions.
         if regions.all.len() >= 64 && regions.all.len().is_power_of_two() {
             regions.tidy();
         }
@@ -190,8 +190,9 @@ impl Maps {
         Some(mapping)
     }
 
-    /// How many of these mappings have failed until now. Who keeps bytes of several for a while asks before the first is read and
-    /// before they are given on: if that is the same, all of them are the files'.
+    /// How many of these mappings have failed until now. A reader that gathers bytes of several mappings asks before
+    /// the first read and again before passing the bytes on: if the answers are equal, all bytes are those of the
+    /// files.
     #[inline]
     pub fn failures(&self) -> u64 {
         let faults = bus::faults();
@@ -201,7 +202,8 @@ impl Maps {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Counts those that have failed since this was done last; there had been `faults` in the process before.
+    /// Counts the mappings that have failed since the last count; `faults` is the process's number of faults before
+    /// this one.
     #[cold]
     fn count_failures(&self, faults: u64) {
         let mut regions = self.regions.lock();
@@ -212,7 +214,7 @@ impl Maps {
         self.counted_at.store(faults, Ordering::Release);
     }
 
-    /// What there is now.
+    /// The figures now.
     pub fn figures(&self) -> MapFigures {
         let regions: Vec<Arc<Region>> = {
             let mut regions = self.regions.lock();

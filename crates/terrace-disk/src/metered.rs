@@ -1,7 +1,7 @@
-//! Counting what goes through a file system, and charging for it where it is to be as slow as another medium.
+//! Counts the traffic of a file system, and charges for it where it is to be as slow as another medium.
 //!
-//! Thread safety: counters are relaxed atomics; a snapshot taken while others write may hold one
-//! operation's bytes without its count. Counts are of what succeeded.
+//! Thread safety: counters are relaxed atomics; a snapshot taken while others write may hold one operation's bytes
+//! without its count. Only operations that succeeded are counted.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use terrace_base::Result;
 
 use crate::block::{BlockBuf, BlockFile, BlockReads, BlockWrite, Geometry};
-use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile};
+use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile, pass_on};
 use crate::maps::Mapping;
 use crate::toll::Toll;
 
@@ -43,29 +43,20 @@ pub struct IoStats {
 }
 
 impl IoStats {
-    /// What was added since `earlier`.
+    /// The counts since `earlier`.
     pub fn since(&self, earlier: &IoStats) -> IoStats {
-        self.zip(earlier, u64::saturating_sub)
-    }
-
-    /// The sum of both, for two meters over one disk.
-    pub fn plus(&self, other: &IoStats) -> IoStats {
-        self.zip(other, u64::wrapping_add)
-    }
-
-    fn zip(&self, other: &IoStats, f: impl Fn(u64, u64) -> u64) -> IoStats {
         IoStats {
-            bytes_written: f(self.bytes_written, other.bytes_written),
-            bytes_read: f(self.bytes_read, other.bytes_read),
-            bytes_synced: f(self.bytes_synced, other.bytes_synced),
-            writes: f(self.writes, other.writes),
-            reads: f(self.reads, other.reads),
-            syncs: f(self.syncs, other.syncs),
-            dir_syncs: f(self.dir_syncs, other.dir_syncs),
-            creates: f(self.creates, other.creates),
-            removes: f(self.removes, other.removes),
-            renames: f(self.renames, other.renames),
-            bytes_discarded: f(self.bytes_discarded, other.bytes_discarded),
+            bytes_written: self.bytes_written.saturating_sub(earlier.bytes_written),
+            bytes_read: self.bytes_read.saturating_sub(earlier.bytes_read),
+            bytes_synced: self.bytes_synced.saturating_sub(earlier.bytes_synced),
+            writes: self.writes.saturating_sub(earlier.writes),
+            reads: self.reads.saturating_sub(earlier.reads),
+            syncs: self.syncs.saturating_sub(earlier.syncs),
+            dir_syncs: self.dir_syncs.saturating_sub(earlier.dir_syncs),
+            creates: self.creates.saturating_sub(earlier.creates),
+            removes: self.removes.saturating_sub(earlier.removes),
+            renames: self.renames.saturating_sub(earlier.renames),
+            bytes_discarded: self.bytes_discarded.saturating_sub(earlier.bytes_discarded),
         }
     }
 }
@@ -86,7 +77,7 @@ struct Counters {
     toll: Option<Arc<dyn Toll>>,
 }
 
-/// A file system that counts what another one does. Clones share their counters.
+/// A file system that counts the operations of another one. Clones share their counters.
 ///
 /// ```
 /// use std::path::Path;
@@ -104,12 +95,12 @@ pub struct MeteredFs {
 }
 
 impl MeteredFs {
-    /// Counts what `inner` does from now on.
+    /// Counts the operations of `inner` from now on.
     pub fn new(inner: Arc<dyn Fs>) -> Self {
         MeteredFs { inner, counters: Arc::default() }
     }
 
-    /// Counts what `inner` does from now on, and has `toll` charge for all that is read, written and synced.
+    /// Counts the operations of `inner` from now on, and lets `toll` charge for reads, writes and syncs.
     pub fn charging(inner: Arc<dyn Fs>, toll: Arc<dyn Toll>) -> Self {
         MeteredFs { inner, counters: Arc::new(Counters { toll: Some(toll), ..Counters::default() }) }
     }
@@ -140,6 +131,8 @@ impl MeteredFs {
 }
 
 impl Fs for MeteredFs {
+    pass_on!(self, self.inner);
+
     fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         Ok(self.count_created(self.inner.create(path)?))
     }
@@ -165,10 +158,6 @@ impl Fs for MeteredFs {
         Ok(())
     }
 
-    fn link(&self, from: &Path, to: &Path) -> Result<()> {
-        self.inner.link(from, to)
-    }
-
     fn remove(&self, path: &Path) -> Result<()> {
         self.inner.remove(path)?;
         self.counters.removes.fetch_add(1, Relaxed);
@@ -191,16 +180,8 @@ impl Fs for MeteredFs {
         self.inner.list(path)
     }
 
-    fn exists(&self, path: &Path) -> Result<bool> {
-        self.inner.exists(path)
-    }
-
     fn create_dir_all(&self, path: &Path) -> Result<()> {
         self.inner.create_dir_all(path)
-    }
-
-    fn remove_dir(&self, path: &Path) -> Result<()> {
-        self.inner.remove_dir(path)
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
@@ -209,22 +190,6 @@ impl Fs for MeteredFs {
 
     fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
         self.inner.lock_to_read(path)
-    }
-
-    fn free_bytes(&self, path: &Path) -> Result<u64> {
-        self.inner.free_bytes(path)
-    }
-
-    fn epoch(&self, dir: &Path) -> u64 {
-        self.inner.epoch(dir)
-    }
-
-    fn available_memory(&self) -> Option<u64> {
-        self.inner.available_memory()
-    }
-
-    fn resident_memory(&self) -> Option<u64> {
-        self.inner.resident_memory()
     }
 }
 
@@ -316,7 +281,7 @@ impl ReadFile for MeteredRead {
         Ok(())
     }
 
-    /// What is read through it is not counted; so there is none where reads are charged for.
+    /// Reads through a mapping are not counted, so there is none where reads are charged for.
     fn map(&self) -> Option<Mapping> {
         if self.counters.toll.is_some() { None } else { self.inner.map() }
     }

@@ -1,4 +1,4 @@
-//! A file system over another that it leaves as it is: what is written, renamed or removed is so in memory alone, and
+//! A file system over another one that it does not change: writes, renames and removals happen in memory alone, and are
 //! gone with the value.
 //!
 //! Names that were made here are looked up first, then those below that were not removed here. Nothing is durable and
@@ -39,7 +39,7 @@ use crate::sim::SimFs;
 #[derive(Debug)]
 pub struct ScratchFs {
     below: Arc<dyn Fs>,
-    /// What was made here.
+    /// Files that were made here.
     made: SimFs,
     /// Files below that were removed or replaced here. Locked while names change.
     gone: Mutex<BTreeSet<PathBuf>>,
@@ -48,12 +48,12 @@ pub struct ScratchFs {
 }
 
 impl ScratchFs {
-    /// A file system that begins with what `below` holds.
+    /// A file system that begins with the contents of `below`.
     pub fn new(below: Arc<dyn Fs>) -> ScratchFs {
         ScratchFs { below, made: SimFs::new(), gone: Mutex::default(), blocks: Mutex::default() }
     }
 
-    /// Whether there is such a name that is not of a file which was made here.
+    /// Whether `below` has such a name that was not removed here.
     fn is_below(&self, gone: &BTreeSet<PathBuf>, path: &Path) -> Result<bool> {
         let is_changed = self.blocks.lock().contains_key(path);
         Ok(is_changed || !gone.contains(path) && self.below.exists(path)?)
@@ -63,7 +63,7 @@ impl ScratchFs {
         Err(Error::io(path, operation, std::io::ErrorKind::NotFound.into()))
     }
 
-    /// Has a directory here for a file that is about to be made.
+    /// Makes a directory here for a file that is about to be made.
     fn make_parent(&self, path: &Path) -> Result<()> {
         match path.parent() {
             Some(parent) if !self.made.exists(parent)? => self.made.create_dir_all(parent),
@@ -256,7 +256,7 @@ mod tests {
         let expected = [vec![0; 4096], vec![1; 3584], vec![2; 1024], vec![0; 7680]].concat();
         assert!(found == expected && again.len() == 16384);
         assert!(again.write_many(&[BlockWrite { offset: 16384, parts: vec![&[2; 512]] }]).is_err());
-        // Whoever reads it finds it so, under the name that it gets.
+        // Readers find these changes under the file's later name.
         assert!(scratch.read(path).unwrap() == expected);
         let mut part = vec![9; 700];
         scratch.open(path, Access::Random).unwrap().read_at(7700, &mut part).unwrap();

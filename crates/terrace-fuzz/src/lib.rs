@@ -1,5 +1,4 @@
-//! Every decoder as a function over bytes: it must not panic, run for ever or contradict itself, whatever the
-//! bytes are.
+//! Every decoder as a function over bytes: it must not panic, run for ever or contradict itself on any bytes.
 //!
 //! `fuzz/` runs each under libFuzzer; the tests of this crate run them over the corpus kept in `fuzz/corpus` and
 //! over drawn bytes. Most inputs are edits of a sound image (`patch`), which is made by the writers of the same
@@ -20,7 +19,7 @@ mod words;
 
 pub use patch::patched;
 
-/// A decoder and what is asked of it.
+/// A decoder and its checks.
 pub type Target = fn(&[u8]);
 
 /// Every target by its name, which is also that of its file in `fuzz/fuzz_targets` and its folder of the corpus.
@@ -53,7 +52,7 @@ pub const TARGETS: &[(&str, Target)] = &[
 ///
 /// # Panics
 ///
-/// If there is none, and for what is found.
+/// If there is no such target, and if it finds a defect.
 pub fn run(name: &str, data: &[u8]) {
     let (_, target) = TARGETS.iter().find(|(known, _)| *known == name).expect("a target of this name");
     target(data);

@@ -35,7 +35,7 @@ fn sound_file() -> &'static [u8] {
     })
 }
 
-/// A log file: what is read of it is what is salvaged first.
+/// A log file: the records that are read are the first ones that are salvaged.
 pub fn file(data: &[u8]) {
     let image = patched(sound_file(), data);
     let mut read: Vec<Vec<u8>> = Vec::new();
@@ -74,7 +74,7 @@ fn sound_pool() -> &'static [u8] {
     })
 }
 
-/// A log in a pool: what is opened can be read and gone on with.
+/// A log in a pool: once opened it can be read and appended to.
 pub fn pm(data: &[u8]) {
     let Some(pool) = typed(open_pool(&patched(sound_pool(), data))) else { return };
     let Some(Some(head)) = typed(pool.root(ROOT)) else { return };

@@ -72,7 +72,7 @@ pub fn manifest(data: &[u8]) {
     let state = manifest.state();
     assert_eq!(salvaged.map(|s| s.state).as_ref(), Some(&*state), "salvage finds something else");
     typed(manifest.listing().map(drop));
-    // What was read is something that can be written and read again.
+    // A state that was read can be written and read again.
     let again: Arc<SimFs> = Arc::new(files(&[]));
     Manifest::rebuild(again.clone(), dir(), (*state).clone()).unwrap();
     assert_eq!(*Manifest::open(again, dir()).unwrap().state(), *state);

@@ -50,16 +50,16 @@ pub fn new_pool_of(max: u64) -> Pool {
 /// Everything on the pool's medium.
 pub fn image(pool: &Pool) -> Vec<u8> {
     let media = pool.media();
-    // SAFETY: the medium's mapping is so long and does not move; nobody stores to it meanwhile.
+    // SAFETY: the medium's mapping has this length and does not move; nobody stores to it meanwhile.
     unsafe { std::slice::from_raw_parts(media.base(), media.len() as usize) }.to_vec()
 }
 
-/// The pool that `image` is.
+/// The pool whose bytes are `image`.
 pub fn open_pool(image: &[u8]) -> Result<Pool> {
     open_pool_of(image, MAX_POOL_BYTES)
 }
 
-/// The pool that `image` is, which may grow to `max` bytes.
+/// The pool whose bytes are `image`; it may grow to `max` bytes.
 pub fn open_pool_of(image: &[u8], max: u64) -> Result<Pool> {
     let len = (image.len() as u64).min(max);
     let media = MemMedia::new(len.max(1), max, Granularity::CacheLine).unwrap();
@@ -67,7 +67,7 @@ pub fn open_pool_of(image: &[u8], max: u64) -> Result<Pool> {
     Pool::open_on(Arc::new(media), Path::new("pool"), &pool_options(max))
 }
 
-/// What a decoder may say of bytes that are not right; nothing else.
+/// Whether a decoder may answer wrong bytes with `error`.
 #[track_caller]
 pub fn assert_typed(error: &Error) {
     assert!(

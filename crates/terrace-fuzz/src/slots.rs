@@ -18,13 +18,12 @@ fn sound() -> &'static [u8] {
     SOUND.get_or_init(terrace::fuzzing::sound_slots)
 }
 
-/// What a sector of a file of slots begins with: heads, items, stamps.
+/// The first bytes of a sector of a file of slots: heads, items, stamps.
 pub fn item(data: &[u8]) {
     terrace::fuzzing::slots(&patched(sound(), data));
 }
 
-/// A whole file, of which nothing is known but what is in it. What is sound in it lies within it, and nothing
-/// else begins there.
+/// A whole file, about which only its bytes are known. Sound items lie within it and do not overlap.
 pub fn file(data: &[u8]) {
     let image = patched(sound(), data);
     let fs = files(&[(path(), &image)]);

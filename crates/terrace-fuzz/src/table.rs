@@ -46,7 +46,8 @@ fn walk(cursor: &mut dyn Cursor, step: fn(&mut dyn Cursor) -> Result<()>, most: 
     Ok(entries)
 }
 
-/// A whole table. One that verifies is read the same both ways, and every lookup finds what the walk found.
+/// A whole table. A table that verifies gives the same entries forward and backward, and every lookup finds the walk's
+/// entry.
 pub fn table(data: &[u8]) {
     let image = patched(sound(), data);
     let fs = files(&[(path(), &image)]);

@@ -3,7 +3,7 @@
 use terrace_cli::escape::{escape, unescape};
 use terrace_cli::records::{Format, Lines, Record};
 
-/// What is read is written so that it is read again.
+/// A record that is read can be written and read again.
 pub fn records(data: &[u8]) {
     for format in [Format::Tsv, Format::Json] {
         let mut lines = Lines::new(data);

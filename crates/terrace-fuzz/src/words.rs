@@ -1,4 +1,4 @@
-//! What the store keeps in logs, and what repairs note.
+//! The records that the store keeps in logs, and the notes of repairs.
 
 use crate::patched;
 

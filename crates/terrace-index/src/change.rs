@@ -3,7 +3,7 @@
 /// A change of one key, among many that are made at once.
 #[derive(Debug, Clone, Copy)]
 pub struct Change<'a> {
-    /// What the key is ordered by before its bytes: the first of them, or its hash.
+    /// The key's order before its bytes: the first eight of them, or its hash.
     pub head: u64,
     /// The key.
     pub key: &'a [u8],

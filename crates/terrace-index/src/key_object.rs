@@ -1,5 +1,5 @@
-//! Key objects: keys that lie in the pool by themselves. Fences and prefixes of FAST&FAIR, and keys of an SPTree that are too long
-//! for its leaves.
+//! Key objects: keys that lie in the pool by themselves. Fences and prefixes of FAST&FAIR, and keys of an SPTree that
+//! are too long for its leaves.
 //!
 //! ```text
 //! 0   u32  CRC-32C of the object's place, the key's length and the key
@@ -8,7 +8,8 @@
 //! 8   key
 //! ```
 //!
-//! An object never changes. Its checksum is right at one place of one pool, so what was written elsewhere is told.
+//! An object never changes. Its checksum is right at one place of one pool only, so an object that was written
+//! elsewhere is detected.
 
 use terrace_base::checksum::crc32c_placed;
 use terrace_base::{Error, Result};
@@ -29,7 +30,7 @@ pub(crate) struct KeyHead {
 /// Bytes of a key object before its key.
 pub(crate) const KEY_HEAD_BYTES: u64 = 8;
 
-// SAFETY: nothing of it changes while it is shared.
+// SAFETY: no field changes while it is shared.
 pm_layout! {
     unsafe KeyHead: 8 { crc @ 0, klen @ 4, reserved @ 6 }
 }
@@ -52,7 +53,7 @@ fn misplaced(pool: &Pool, off: u64) -> Error {
 ///
 /// # Safety
 ///
-/// What lies there is not freed as long as the key is looked at.
+/// The object is not freed as long as the key is borrowed.
 pub(crate) unsafe fn key_at(pool: &Pool, off: u64) -> Result<&[u8]> {
     let head = pool.get::<KeyHead>(POff::new(off))?;
     // SAFETY: a key object never changes, and is not freed: the caller's promise.

@@ -1,6 +1,6 @@
-//! What the extents and slots of a pool hold: the one registry of the numbers, for the indexes and for the engines that
-//! put theirs into the same pool. A number never changes its meaning; two owners with one number would reclaim
-//! each other's memory, which does not compile.
+//! The kinds of extents and slots of a pool: the only registry of their numbers, for the indexes and for the engines
+//! that share a pool with them. A number never changes its meaning. Two owners with one number would reclaim each
+//! other's memory, so a number that is used twice does not compile.
 
 use terrace_pmem::Kind;
 
@@ -8,7 +8,7 @@ macro_rules! registry {
     ($($(#[$doc:meta])* $name:ident = $number:literal, $what:literal;)*) => {
         $($(#[$doc])* pub const $name: Kind = Kind($number);)*
 
-        /// Every kind, with what it is called.
+        /// Every kind, with its name.
         pub const ALL: &[(Kind, &str)] = &[$(($name, $what)),*];
     };
 }
@@ -66,7 +66,7 @@ registry! {
     PM_BUFFER = 25, "list buffer";
 }
 
-/// What a kind is called, if it is known.
+/// The name of a kind, if it is known.
 pub fn name(kind: Kind) -> Option<&'static str> {
     ALL.iter().find(|(known, _)| *known == kind).map(|(_, name)| *name)
 }

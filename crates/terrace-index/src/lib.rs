@@ -3,18 +3,19 @@
 //!
 //! * [`skiplist`]: SLM-DB's persistent skiplist in an arena, a memtable that needs no log; also as an index.
 //! * [`fastfair`]: the FAST&FAIR B+-tree over byte strings.
-//! * [`point`]: the trait that all of them share; on it those of ordered ([`ordered`]) and of hash indexes ([`hashed`]).
-//! * [`pmlist`]: TLSM's persistent skiplists that are built in one go: lists of places of records, and the buffers that hold
-//!   them.
-//! * `btree`: a B-tree in DRAM that says where things are, and keeps the search for a place off PM.
-//! * `pair`: the records of what does not fit into a slot of a hash table.
+//! * [`point`]: the trait that all of them share; on it those of ordered ([`ordered`]) and of hash indexes
+//!   ([`hashed`]).
+//! * [`pmlist`]: TLSM's persistent skiplists that are built in one go: lists of places of records, and the buffers that
+//!   hold them.
+//! * `btree`: a B-tree in DRAM that finds places, so that searches need not touch PM.
+//! * `pair`: the records of pairs that do not fit into a slot of a hash table.
 //! * [`sptree`]: the SPTree: inner nodes in DRAM, leaves and a copy of the top layer in PM.
 //! * [`turbohash`]: the TurboHash table of pairs, sharded, with 256-byte buckets.
 //! * `key_object`: keys that lie in the pool by themselves, bound to their place.
 //! * [`limbo`]: when unlinked memory may be freed under lock-free readers; [`pins`]: readers counted without fences.
 //! * `overflow`: pairs for which a hash table has no place, whatever their keys' hashes.
 //! * `totals`: how many keys and bytes an index has, kept from session to session.
-//! * `reserved`: what a structure that is being made gives back if that fails.
+//! * `reserved`: the reservations of a structure that is being made, which are given back on failure.
 
 mod btree;
 mod change;
@@ -40,7 +41,7 @@ mod word_cell;
 
 pub use change::Change;
 pub use fastfair::FastFair;
-pub use hashed::{ByteMap, HashCursor, HashFigures, HashIndex};
+pub use hashed::{ByteMap, HashFigures, HashIndex, ScanPosition};
 pub use ordered::OrderedIndex;
 pub use point::{PointIndex, Wish};
 pub use scan_batch::ScanBatch;
@@ -48,10 +49,10 @@ pub use skiplist::{Found, ListCursor, Missing, Record, SkipIndex, SkipList, Stag
 pub use sptree::{SpOptions, SpTree, Still};
 pub use turbohash::{TurboHash, TurboOptions};
 
-/// What indexes are made of, for the indexes of this crate and of its sister `terrace-index-extra`. It changes with them,
-/// and nobody else should lean on it. [`limbo`], [`pins`] and [`kinds`] are parts, too.
+/// The parts of indexes, for this crate and its sister `terrace-index-extra`. They change with the indexes, and other
+/// code should not rely on them. [`limbo`], [`pins`] and [`kinds`] are parts, too.
 pub mod parts {
-    pub use crate::hashed::admit_pair;
+    pub use crate::hashed::{admit_pair, hash_key};
     pub use crate::ordered::leads_on;
     pub use crate::overflow::{Overflow, Unlinked, empty_head};
     pub use crate::pair::{NewPair, Pair, record_bytes, word_of};

@@ -1,17 +1,16 @@
-//! When what was unlinked from a persistent structure may be given back to its pool.
+//! Decides when memory that was unlinked from a persistent structure may be given back to its pool.
 //!
-//! Readers run without locks, so a node that has just been unlinked may still be under somebody's
-//! eyes. It waits in limbo until everybody who could see it has left. This is epoch-based
-//! reclamation with state of its own for each structure, not one for the whole process: closing a
-//! database empties its limbo and lets its pool go, and a simulated run frees at the same moments
-//! every time.
+//! Readers run without locks, so a node that has just been unlinked may still be in use. It waits in limbo until all
+//! readers that could see it have left. This is epoch-based reclamation with state of its own for each structure, not
+//! one for the whole process: closing a database empties its limbo and lets its pool go, and a simulated run frees at
+//! the same moments every time.
 //!
 //! 1. A reader is counted in the slot of the parity of the epoch it entered in.
 //! 2. The epoch goes from `e` to `e + 1` only when no reader of `e - 1` is left.
-//! 3. What was retired in epoch `r` is freed once the epoch is at least `r + 2`: whoever entered in
-//!    `r` or before has left, and whoever entered later came after the unlink.
+//! 3. An object that was retired in epoch `r` is freed once the epoch is at least `r + 2`: readers that entered in `r`
+//!    or before have left, and later ones entered after the unlink.
 //!
-//! A crash forgets limbo; what was in it is unreachable and is reclaimed by the pool's marks.
+//! A crash forgets limbo; the objects in it are unreachable and are reclaimed by the pool's marks.
 
 use std::fmt::Debug;
 
@@ -22,7 +21,7 @@ use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 /// Reader counters per parity; threads spread over them.
 const SHARDS: usize = 16;
 
-/// What frees a retired thing.
+/// Frees a retired object.
 type Free<T> = Box<dyn Fn(T) + Send + Sync>;
 
 /// How readers are counted (invariants 1 and 2).
@@ -105,7 +104,7 @@ pub struct Limbo<T: Send, R: Readers = Counters> {
     parked: Mutex<Vec<(u64, T)>>,
     /// Held while the epoch is moved on, which may take long; things are parked meanwhile.
     advancing: Mutex<()>,
-    /// Threads that free what they have taken out of `parked`. Goes up under its lock.
+    /// Threads that are freeing objects that they have taken out of `parked`. Incremented under its lock.
     freeing: AtomicUsize,
     free: Free<T>,
 }
@@ -120,7 +119,7 @@ impl Drop for Presence<'_> {
     }
 }
 
-/// Counts a thread out that frees, also one that panics.
+/// Counts a freeing thread out, also after a panic.
 struct Freeing<'a>(&'a AtomicUsize);
 
 impl Drop for Freeing<'_> {
@@ -166,7 +165,7 @@ impl<T: Send, R: Readers> Limbo<T, R> {
         }
     }
 
-    /// Frees what can be freed now.
+    /// Frees as much as possible now.
     pub fn advance(&self) {
         let advancing = self.advancing.lock();
         let Some(epoch) = self.readers.advance() else { return };
@@ -264,8 +263,8 @@ mod tests {
         assert_eq!(*freed.lock(), [1]);
     }
 
-    /// Whoever gives out again what a crash has left needs to know that no free is still to come, wherever the thread stands that
-    /// is to make it.
+    /// Before memory that a crash left is given out again, no free may still be to come, whatever the freeing thread's
+    /// position.
     #[test]
     fn what_is_being_freed_is_not_gone_yet() {
         use std::sync::mpsc::sync_channel;

@@ -1,4 +1,4 @@
-//! What an index whose keys have an order does beyond a [`PointIndex`].
+//! The operations of an index with ordered keys beyond a [`PointIndex`].
 
 use std::ops::Bound;
 
@@ -14,8 +14,9 @@ pub trait OrderedIndex: PointIndex {
     fn scan(&self, from: Bound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()>;
 }
 
-/// Whether a scan from `from` on has led on: the last key of `out`, if more than `before` are there, is one that is to
-/// come. One comparison a scan; where keys are damaged, a caller that goes on from the last one comes to an end.
+/// Whether a scan from `from` on has led on: the last key of `out`, if more than `before` are there, lies in the scan's
+/// direction. It costs one comparison a scan; with damaged keys, a caller that goes on from the last one still comes to
+/// an end.
 pub fn leads_on(from: Bound<&[u8]>, reverse: bool, before: usize, out: &ScanBatch) -> bool {
     let Some(last) = (out.len() > before).then(|| out.key(out.len() - 1)) else { return true };
     match (from, reverse) {

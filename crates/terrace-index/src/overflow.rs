@@ -4,19 +4,19 @@
 //! head (a word of the table's header) -> page -> page -> ..     63 words a page, each naming a record (`pair`)
 //! ```
 //!
-//! Chance fills a table evenly. An enemy who knew the hash could choose keys that all have the same one, and no number of
-//! buckets would tell them apart. Such keys come here, any number of them, and cost a search in DRAM: what is here is
-//! known by hash and by a second hash that differs from process to process.
+//! Random keys fill a table evenly. An attacker that knows the hash could choose keys with equal hashes, which no
+//! number of buckets would separate. Any number of such keys can be kept here, and each costs a search in DRAM: they
+//! are found by their hash and by a second hash that differs from process to process.
 //!
-//! What always holds:
+//! Invariants:
 //!
-//! 1. A change is one publish of a sealed word: of a page's word, which makes a key present, absent or another's
-//!    value, or of the head, which begins with a new page or with none. What a word names is durable before.
-//! 2. What is known in DRAM, and so what readers are shown, is durable.
+//! 1. A change is one publish of a sealed word: of a page's word, which makes a key present, absent or another's value,
+//!    or of the head, which begins with a new page or with none. An object is durable before a word names it.
+//! 2. Everything known in DRAM, and so everything shown to readers, is durable.
 //! 3. A key has one word, and no place in the table beside it.
 //!
-//! Thread safety: every method may be called from any thread. Of one key, callers make one change at a time. Readers
-//! wait for each other's moments in DRAM alone.
+//! Thread safety: every method may be called from any thread. Callers make one change of a key at a time. Readers wait
+//! only for short locks in DRAM.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, RandomState};
@@ -54,7 +54,7 @@ pub fn empty_head(place: u64) -> u64 {
     seal48(place, 0)
 }
 
-/// What is named no more, and may be freed when its readers have left.
+/// An object that is no longer named, and may be freed when its readers have left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unlinked {
     /// The record at this offset.
@@ -71,12 +71,12 @@ struct Entry {
     record: u64,
 }
 
-/// The pages, for those who change something.
+/// The pages, for writers.
 #[derive(Debug, Default)]
 struct Pages {
     /// From the last in the chain to the first.
     chain: Vec<u64>,
-    /// Places that name nothing.
+    /// Free places.
     free: Vec<u64>,
 }
 
@@ -96,11 +96,11 @@ pub struct Overflow {
     head: u64,
     page_kind: Kind,
     second: RandomState,
-    /// How many keys there are of hashes that begin alike: readers who miss a key of others need not look here.
+    /// Counts of keys by the beginnings of their hashes: with a count of 0 readers need not search here.
     begin: Box<[AtomicU32; 256]>,
     /// Held throughout a change, and taken before `known`.
     pages: Mutex<Pages>,
-    /// Held for moments, so that readers do not wait for the medium.
+    /// Held briefly, so that readers do not wait for the medium.
     known: RwLock<Known>,
 }
 
@@ -122,8 +122,8 @@ impl Overflow {
         }
     }
 
-    /// Reads the pages, after a crash as after a clean close: what they hold is durable, the pool sees to that. `hash_of`
-    /// is the table's hash.
+    /// Reads the pages, after a crash as after a clean close: the pool guarantees that they are durable. `hash_of` is
+    /// the table's hash.
     pub fn load(&self, hash_of: impl Fn(&[u8]) -> u64) -> Result<()> {
         let mut at = self.unsealed(self.head)?;
         let (mut chain, mut places) = (Vec::new(), Vec::new());
@@ -191,7 +191,7 @@ impl Overflow {
     ///
     /// # Safety
     ///
-    /// What is retired is not freed for `'t`: the caller is present in the table's limbo.
+    /// Retired records are not freed for `'t`: the caller is present in the table's limbo.
     #[cold]
     pub unsafe fn get<'t>(&'t self, hash: u64, key: &[u8]) -> Result<Option<Pair<'t>>> {
         let found = self.find(&self.known.read(), hash, key)?;
@@ -217,7 +217,7 @@ impl Overflow {
         self.begin[begin_of(hash)].fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Gives `key` the pair that was written for it, durably; what is to be retired.
+    /// Gives `key` the pair that was written for it, durably; returns the objects to retire.
     pub fn put(&self, hash: u64, key: &[u8], pair: NewPair<'_>) -> Result<Option<Unlinked>> {
         let mut pages = self.pages.lock();
         let old = self.find(&self.known.read(), hash, key)?.map(|(_, entry)| entry);
@@ -243,7 +243,7 @@ impl Overflow {
         Ok(Some(Unlinked::Pair(old.record)))
     }
 
-    /// Removes `key`, durably, if it is there; what is to be retired.
+    /// Removes `key`, durably, if it is there; returns the objects to retire.
     pub fn remove(&self, hash: u64, key: &[u8]) -> Result<Vec<Unlinked>> {
         let mut pages = self.pages.lock();
         let found = self.find(&self.known.read(), hash, key)?;
@@ -279,7 +279,7 @@ impl Overflow {
         Ok(unsafe { Pair::read(&self.pool, entry.record)? }.bytes())
     }
 
-    /// A place that names nothing, on a new page if need be. It stays among the free ones.
+    /// A free place, on a new page if necessary. It stays in the list of free ones.
     fn free_place(&self, pages: &mut Pages) -> Result<u64> {
         if let Some(place) = pages.free.last() {
             return Ok(*place);

@@ -21,7 +21,7 @@ pub(crate) const HEAD_BYTES: usize = 12;
 /// Values of at least this many bytes are copied past the caches.
 const STREAM_BYTES: usize = 512;
 
-/// A record that is written and flushed, not drained, and named by nobody. Dropped, it is given back.
+/// A record that is written and flushed, but not drained and not named. Dropping it gives it back.
 pub struct NewPair<'p> {
     pool: &'p Pool,
     slot: Option<Slot>,
@@ -57,7 +57,7 @@ impl<'p> NewPair<'p> {
         self.bytes
     }
 
-    /// The record is named now, or about to be: it stays.
+    /// Keeps the record, since it is named now or about to be.
     pub fn keep(mut self) {
         self.slot = None;
     }
@@ -85,9 +85,9 @@ impl<'p> Pair<'p> {
     ///
     /// # Safety
     ///
-    /// If a record was at `at` when the offset was loaded from a slot, it is not freed for `'p`: the caller has
-    /// been present in the table's limbo since before that load. A damaged offset may lead anywhere, where
-    /// bytes may change: what is read there is taken for a record only with its checksum.
+    /// If a record was at `at` when the offset was loaded from a slot, it is not freed for `'p`: the caller has been
+    /// present in the table's limbo since before that load. A damaged offset may lead anywhere, where bytes may change:
+    /// they are accepted as a record only with its checksum.
     pub unsafe fn read(pool: &'p Pool, at: u64) -> Result<Self> {
         // SAFETY: published records are immutable, and this one is not freed (the caller's promise).
         let head = unsafe { pool.bytes(at, HEAD_BYTES as u64)? };
@@ -109,7 +109,7 @@ impl<'p> Pair<'p> {
         (key_at - HEAD_BYTES) as u64
     }
 
-    /// The word that the value is.
+    /// The value as a word.
     pub fn word(&self) -> Result<u64> {
         word_of(self.value)
     }
@@ -120,7 +120,7 @@ impl<'p> Pair<'p> {
     }
 }
 
-/// The word that a value is, if it has 8 bytes.
+/// A value as a word, if it has 8 bytes.
 pub fn word_of(value: &[u8]) -> Result<u64> {
     match value.try_into() {
         Ok(bytes) => Ok(u64::from_le_bytes(bytes)),
@@ -133,7 +133,7 @@ pub fn record_bytes(key_len: usize, value_len: usize) -> u64 {
     (HEAD_BYTES + key_len + value_len) as u64
 }
 
-/// The CRC of a place and of what begins there.
+/// The CRC of a place and of the record there.
 fn crc_at(place: u64, bytes: &[u8]) -> u32 {
     crc32c_append(crc32c(&place.to_le_bytes()), bytes)
 }

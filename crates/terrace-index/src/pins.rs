@@ -1,17 +1,17 @@
 //! Readers counted without a fence on their path.
 //!
-//! [`Counters`] cost a reader two locked instructions, which wait for every load before them. Where an operation
-//! is a few loads that the processor would overlap with those of the next one, that is most of its time. Here a thread has a slot of its own, in which it writes down the epoch it entered in,
-//! and whoever frees pays instead: before it looks at the slots it has the kernel put a barrier into every running
-//! thread of the process (`membarrier`).
+//! [`Counters`] cost a reader two locked instructions, which wait for every load before them. For an operation of a few
+//! loads, which the processor would overlap with the next operation's, that is most of its time. Here each thread has
+//! its own slot, in which it notes the epoch that it entered in. The freeing thread pays instead: before it reads the
+//! slots, it asks the kernel for a barrier in every running thread of the process (`membarrier`).
 //!
 //! 1. A slot is written by its thread alone: the epoch and how many presences are nested, or 0.
-//! 2. Between its slot's store and the loads of what it reads a reader needs a full barrier. If the slot's store
-//!    is not seen by a thread that looks after its barrier, then the reader's loads come after that barrier, and so
-//!    after the unlinking.
+//! 2. Between its slot's store and its further loads a reader needs a full barrier. If the slot's store is not seen by
+//!    a thread that looks after its barrier, then the reader's loads come after that barrier, and so after the
+//!    unlinking.
 //! 3. The epoch goes on only when every slot is 0 or of that epoch, and no shared reader of the one before is left.
-//! 4. The epoch of the shared readers follows the epoch and is never ahead of it. So what is retired in an epoch is not
-//!    seen by shared readers of a later one.
+//! 4. The epoch of the shared readers follows the epoch and is never ahead of it. So an object that is retired in an
+//!    epoch is not seen by shared readers of a later one.
 //!
 //! Threads without a number of their own (`thread_slot`) are counted as in `Counters`. Without the system call,
 //! readers make the barrier themselves.
@@ -31,7 +31,7 @@ const EPOCH_SHIFT: u32 = 20;
 #[derive(Debug)]
 pub struct Pins {
     epoch: AtomicU64,
-    /// The epoch as a quick pin writes it down.
+    /// The epoch in the form that a quick pin notes.
     stamp: AtomicU64,
     slots: Box<[CachePadded<Slots>; thread_slot::EXCLUSIVE]>,
     /// Whether the kernel makes the readers' barriers.
@@ -39,7 +39,7 @@ pub struct Pins {
     shared: Counters,
 }
 
-/// What a thread writes down.
+/// A thread's notes.
 #[derive(Debug, Default)]
 struct Slots {
     /// Its presences.
@@ -81,8 +81,8 @@ impl Drop for Pin<'_> {
 
 impl Readers for Pins {
     type Presence<'a> = Pin<'a>;
-    /// A barrier in every thread takes tens of microseconds, which this many share. With more of them what is given
-    /// back has left the processor's cache when it is reused.
+    /// A barrier in every thread takes tens of microseconds, which this many share. With more of them, freed memory
+    /// would have left the processor's cache before it is reused.
     const ADVANCE_EVERY: usize = 128;
 
     #[inline]
@@ -129,8 +129,8 @@ impl Pins {
         self.asymmetric
     }
 
-    /// Announces a reader that takes no other quick pin while it is there: cheaper than `enter`. `None`: use that. Only
-    /// where [`has_quick_pins`](Self::has_quick_pins) says so.
+    /// Announces a reader that takes no other quick pin while it is there: cheaper than `enter`. `None`: use `enter`.
+    /// Only where [`has_quick_pins`](Self::has_quick_pins) says so.
     #[inline(always)]
     pub(crate) fn pin_quickly(&self) -> Option<QuickPin<'_>> {
         debug_assert!(self.asymmetric);
@@ -140,7 +140,7 @@ impl Pins {
         Some(QuickPin { slot, _of_this_thread: PhantomData })
     }
 
-    /// [`advance`](Readers::advance); `step` is called between its steps, where others come by.
+    /// [`advance`](Readers::advance); `step` is called between its steps, where other threads may act.
     fn advance_in_steps(&self, mut step: impl FnMut()) -> Option<u64> {
         if self.asymmetric {
             barrier::everywhere()
@@ -255,8 +255,8 @@ mod tests {
 
     type Enter = for<'a> fn(&'a Pins) -> Box<dyn Stays + 'a>;
 
-    /// Readers of every sort come by between any two steps of an advance, and what they see is unlinked between any two
-    /// later ones.
+    /// Readers of every sort enter between any two steps of an advance, and objects that they see are unlinked between
+    /// any two later ones.
     #[test]
     fn nothing_is_freed_under_a_reader_that_met_a_half_made_advance() {
         const STEPS: usize = 4;

@@ -1,4 +1,4 @@
-//! What every index does: single keys, whatever their order, and the accounts that a pool and a store ask for.
+//! The operations of every index: single keys, in any order, and the figures that a pool and a store need.
 
 use std::fmt::Debug;
 use std::num::NonZeroU64;
@@ -9,27 +9,28 @@ use terrace_pmem::Marks;
 /// Longest key in bytes.
 pub const MAX_KEY_BYTES: usize = u16::MAX as usize;
 
-/// Keys that [`get_many`](PointIndex::get_many) is ahead with what it has brought into the caches.
+/// How many keys ahead [`get_many`](PointIndex::get_many) loads into the caches.
 const AHEAD: usize = 8;
 
-/// What a single-key operation wants once it knows the word: nothing, or the new word, where `Some(None)` removes the key.
+/// The wish of a single-key operation once it knows the word: `None` for no change, or the new word; `Some(None)`
+/// removes the key.
 pub type Wish = Option<Option<NonZeroU64>>;
 
 /// A persistent map from byte strings of up to 65,535 bytes to 8-byte words other than 0.
 ///
 /// Thread safety: every method may be called from any thread at any time. Each of the single-key methods is
-/// linearizable and durable when it returns; what a reader returns is durable too. A scan sees every key
-/// that is there from its beginning to its end, and of those that come and go some.
+/// linearizable and durable when it returns; results of readers are durable too. A scan sees every key that is there
+/// from its beginning to its end, and some of those that come and go.
 pub trait PointIndex: Send + Sync + Debug {
     /// The word of `key`.
     fn get(&self, key: &[u8]) -> Result<Option<u64>>;
 
-    /// Has what a [`get`](Self::get) of `key` looks at first brought into the processor's caches, without waiting for
-    /// it. Whoever knows some keys ahead saves most of the time that each of them would wait for memory.
+    /// Starts loading the data that a [`get`](Self::get) of `key` reads first into the processor's caches, without
+    /// waiting. A caller that knows some keys ahead saves most of the time that each of them would wait for memory.
     fn prefetch(&self, _key: &[u8]) {}
 
-    /// Appends the words of `keys` to `words`, in their order. Each is read as by [`get`](Self::get), but many at a
-    /// time are on their way from memory.
+    /// Appends the words of `keys` to `words`, in their order. Each is read as by [`get`](Self::get), but many are
+    /// loaded from memory at the same time.
     fn get_many(&self, keys: &[&[u8]], words: &mut Vec<Option<u64>>) -> Result<()> {
         words.reserve(keys.len());
         keys.iter().take(AHEAD).for_each(|key| self.prefetch(key));
@@ -42,18 +43,18 @@ pub trait PointIndex: Send + Sync + Debug {
         Ok(())
     }
 
-    /// Changes the word of `key` as `wish` says, which is told the word and asked again whenever somebody else was
-    /// faster; the word before. The other changes of a key are made of this one.
+    /// Changes the word of `key` as `wish` decides, which gets the present word and is called again whenever another
+    /// thread was faster. Returns the former word. The other changes of a key are built on this one.
     fn update(&self, key: &[u8], wish: &mut dyn FnMut(Option<u64>) -> Wish) -> Result<Option<u64>>;
 
-    /// Sets the word of `key`; the word it had.
+    /// Sets the word of `key`; returns the former word.
     fn insert(&self, key: &[u8], word: u64) -> Result<Option<u64>> {
         let word = admit_word(word)?;
         self.update(key, &mut |_| Some(Some(word)))
     }
 
     /// If the word of `key` is `expected` (`None`: the key is absent), makes it `new` (`None`: removes the key);
-    /// else the inner error is what the word is.
+    /// otherwise the inner error is the present word.
     fn compare_exchange(
         &self,
         key: &[u8],
@@ -66,7 +67,7 @@ pub trait PointIndex: Send + Sync + Debug {
         Ok(if before == expected { Ok(()) } else { Err(before) })
     }
 
-    /// Removes `key`; the word it had.
+    /// Removes `key`; returns the former word.
     fn remove(&self, key: &[u8]) -> Result<Option<u64>> {
         self.update(key, &mut |now| now.map(|_| None))
     }
@@ -91,7 +92,7 @@ pub trait PointIndex: Send + Sync + Debug {
     /// Bytes of the pool held.
     fn pm_bytes(&self) -> u64;
 
-    /// Saves what makes the next open faster and gives back what was unlinked. Call it when writers are done,
+    /// Saves data that makes the next open faster, and gives back unlinked memory. Call it when writers are done,
     /// before the pool is closed.
     fn close(&self) -> Result<()> {
         Ok(())

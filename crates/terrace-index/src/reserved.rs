@@ -1,10 +1,10 @@
-//! What a structure that is being made has of its pool.
+//! The reservations of a structure that is being made.
 
 use terrace_base::Result;
 use terrace_pmem::{Kind, Pool, Slot};
 
-/// Slots, active or not, and the roots that name them. Unless it is all kept, the roots are removed and the slots given
-/// back.
+/// Slots, active or not, and the roots that name them. Unless [`keep`](Self::keep) is called, the roots are removed and
+/// the slots given back.
 pub struct Reserved<'p> {
     pool: &'p Pool,
     slots: Vec<Slot>,

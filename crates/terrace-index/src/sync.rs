@@ -1,4 +1,4 @@
-//! What the parts that are model-checked are made of. `crates/terrace/tests/model` puts others in their place.
+//! The primitives of the parts that are model-checked. `crates/terrace/tests/model` replaces them.
 
 pub(crate) use parking_lot::Mutex;
 pub(crate) use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,9 +1,9 @@
 //! How many keys an index holds, and how many bytes.
 //!
-//! Both are counted in DRAM while they are known, saved on close, and trusted on open only if that close was in
-//! the session just before and the pool was closed in order. Otherwise the first question counts by a walk. Until
-//! then writers count in vain, and while the walk goes on they wait: they hold `gate` shared whenever they
-//! started before the totals were known.
+//! Both are counted in DRAM while they are known, saved on close, and trusted on open only if that close was in the
+//! session just before and the pool was closed in order. Otherwise the first question counts by a walk. Until then
+//! writers' counts are ignored, and during the walk writers wait: they hold `gate` shared if they started before the
+//! totals were known.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
@@ -21,7 +21,7 @@ pub struct Totals {
     gate: RwLock<()>,
 }
 
-/// Where a close saves them, in the index's header.
+/// The place in the index's header where a close saves them.
 #[derive(Debug)]
 pub struct SavedTotals<'h> {
     /// The keys.
@@ -30,6 +30,8 @@ pub struct SavedTotals<'h> {
     pub bytes: &'h AtomicU64,
     /// The checksum of both and of the session; 0 where nothing was saved.
     pub crc: &'h AtomicU32,
+    /// Where the header lies in the pool, and its bytes.
+    pub header: (u64, u64),
 }
 
 impl Totals {
@@ -46,7 +48,7 @@ impl Totals {
         if self.known.load(Ordering::Acquire) { None } else { Some(self.gate.read()) }
     }
 
-    /// Counts; without effect on totals that are not known, which will be counted anew.
+    /// Counts. Has no effect while the totals are not known, since they will be counted by a walk.
     #[inline]
     pub fn add(&self, keys: i64, bytes: i64) {
         if keys != 0 {
@@ -69,7 +71,7 @@ impl Totals {
         self.get()
     }
 
-    /// Takes over what the last close saved, if it can be trusted.
+    /// Takes over the totals of the last close, if they can be trusted.
     pub fn load(&self, pool: &Pool, saved: &SavedTotals<'_>) {
         let (keys, bytes) = (saved.keys.load(Ordering::Acquire), saved.bytes.load(Ordering::Acquire));
         let last = pool.generation().wrapping_sub(1);
@@ -78,16 +80,17 @@ impl Totals {
         }
     }
 
-    /// Stores the totals for the next session; false if they are not known. The caller persists them.
-    pub fn save(&self, pool: &Pool, saved: &SavedTotals<'_>) -> bool {
+    /// Saves the totals for the next session, durably; does nothing if they are not known.
+    pub fn save(&self, pool: &Pool, saved: &SavedTotals<'_>) {
         if !self.known.load(Ordering::Acquire) {
-            return false;
+            return;
         }
         let (keys, bytes) = self.get();
         saved.keys.store(keys, Ordering::Relaxed);
         saved.bytes.store(bytes, Ordering::Relaxed);
         saved.crc.store(crc_of(keys, bytes, pool.generation()), Ordering::Release);
-        true
+        let (at, len) = saved.header;
+        pool.persist(at, len);
     }
 
     fn get(&self) -> (u64, u64) {

@@ -1,12 +1,12 @@
-//! An 8-byte word in PM that many threads change without a lock and nobody sees before it is durable.
+//! An 8-byte word in PM that many threads change without a lock, and that no reader sees before it is durable.
 //!
-//! Beside the word lies a *state*: the pool generation that wrote it and how many changes are in flight. A
-//! writer counts itself in, swaps the word, persists it and counts itself out. A reader that meets
-//! changes in flight persists the word itself before it returns it. The state is volatile in meaning: one of
-//! an older generation is what a dead process left, and is taken once as "in flight" and then reset.
+//! Beside the word lies a *state*: the pool generation that wrote it and how many changes are in flight. A writer
+//! counts itself in, swaps the word, persists it and counts itself out. A reader that meets changes in flight persists
+//! the word itself before it returns it. The state is only meaningful within a session: a state of an older generation
+//! was left by a dead process; it counts once as "in flight" and is then reset.
 //!
-//! A cell may be reached through a link that is itself not durable yet: whoever made the link counts as
-//! a change in flight until it is, and readers persist the link as well.
+//! A cell may be reached through a link that is itself not durable yet: the making of the link counts as a change in
+//! flight until it is durable, and readers persist the link as well.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -105,7 +105,7 @@ impl<'a> WordCell<'a> {
     fn help(&self, state: u64, link: u64) {
         self.persist(link);
         let generation = self.generation << 32;
-        // What a killed process has left there; readers who may not store come by again.
+        // The state was left by a killed process; readers that may not store leave it.
         if state >> 32 != generation >> 32
             && let Some(_touching) = self.pool.touching(self.at, self.span)
         {

@@ -11,9 +11,9 @@ use crate::writer::LogWriter;
 
 /// Creates the log file `path`, its name and header durable when this returns.
 ///
-/// It is made under another name ([`unfinished_path`]) and renamed, so that no crash leaves a file
-/// named `path` whose header is not whole. A leftover of such a crash is replaced. `database` is what the log belongs
-/// to, zero where that is not known.
+/// It is made under another name ([`unfinished_path`]) and renamed, so that no crash leaves a file named `path` whose
+/// header is not whole. A leftover of such a crash is replaced. `database` is the database that the log belongs to,
+/// zero if that is not known.
 pub fn create_log_file(
     fs: &dyn Fs,
     path: &Path,

@@ -29,17 +29,17 @@ const MARKER: [u8; 3] = *b"TLG";
 /// Where the marker lies within the record header.
 const MARKER_AT: usize = RECORD_HEADER_BYTES - MARKER.len();
 
-/// What a record is.
+/// The sort of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum RecordKind {
-    /// Somebody's payload.
+    /// A payload.
     Data = 1,
-    /// The segment's end: nothing follows, and all that precedes was durable.
+    /// The segment's end: nothing follows, and all records before it were durable.
     End = 2,
 }
 
-/// Where a segment comes from. Zero stands for not known.
+/// The origin of a segment. Zero means not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Origin {
     /// The page cache that it was written through, as [`Fs::epoch`](terrace_disk::Fs::epoch) names it.
@@ -54,7 +54,7 @@ pub(crate) struct SegmentHeader {
     pub(crate) id: u64,
     pub(crate) first_lsn: u64,
     pub(crate) origin: Origin,
-    /// Whether the segment may be longer than what was appended, with zeros behind.
+    /// Whether the segment may be longer than the appended bytes, with zeros behind them.
     pub(crate) has_room: bool,
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct Record<'a> {
     pub(crate) payload: &'a [u8],
 }
 
-/// What the checks of a segment's records start from.
+/// The seed of the checks of a segment's records.
 pub(crate) fn seed_of(id: u64) -> u32 {
     crc32c(&id.to_le_bytes())
 }
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(SegmentHeader::decode(&with_room.encode()), Some((VERSION, with_room)));
     }
 
-    /// Nothing of version 1 is read but that it is version 1.
+    /// Only the version is read from a header of version 1.
     #[test]
     fn the_first_version_is_known_by_its_header() {
         let mut bytes = [0; FIRST_HEADER_BYTES];

@@ -1,13 +1,13 @@
-//! Group commit: one thread writes and syncs for all that wait.
+//! Group commit: one thread writes and syncs for all waiting threads.
 //!
-//! Thread safety: any number of threads append and commit. The one that finds nobody leading takes
-//! the segment and everything appended so far, writes it in one piece and syncs it once, while the
-//! others append what the next leader takes.
+//! Thread safety: any number of threads append and commit. A thread that finds no leader takes the segment and all
+//! records appended so far, writes them in one piece and syncs once. Meanwhile the others append records for the next
+//! leader.
 //!
 //! 1. Records lie in the segment in the order of their lsns, without gaps.
 //! 2. `written` and `durable` only grow, and only after the segment has said so.
-//! 3. The first error stays: every waiter whose record it may have cost gets it, and every later
-//!    append. What was durable before it remains committed.
+//! 3. The first error stays: every waiter whose record may be lost gets it, and so does every later append. Records
+//!    that were durable before it remain committed.
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use terrace_base::{Error, Result};
@@ -50,7 +50,7 @@ struct Inner {
     failed: Option<Error>,
 }
 
-/// What a thread waits for.
+/// The state that a thread waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Goal {
     Written,
@@ -163,13 +163,13 @@ impl GroupLog {
         Ok(())
     }
 
-    /// Writes out what is pending, with the lock released meanwhile.
+    /// Writes out pending records, with the lock released meanwhile.
     fn lead(&self, inner: &mut MutexGuard<'_, Inner>, mut segment: Box<dyn Segment>, goal: Goal) {
         let next = inner.framer.next_lsn();
         let spare = std::mem::take(&mut inner.spare);
         let mut group = std::mem::replace(&mut inner.pending, spare);
         let outcome = MutexGuard::unlocked(inner, || {
-            // Should the segment panic, the others must not wait for ever.
+            // If the segment panics the others must not wait for ever.
             let abandoned = Abandoned(self);
             let outcome = write_group(&mut *segment, &group, goal);
             std::mem::forget(abandoned);

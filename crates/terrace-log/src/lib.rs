@@ -1,14 +1,14 @@
 //! Append-only, checksummed logs on files and on persistent memory.
 //!
-//! A log is a segment of bytes with a header and numbered records. What was synced is always read
-//! back; what was not is read back as far as it is whole; a record that was never written is never
-//! read. `docs/formats/log.md` has the bytes.
+//! A log is a segment of bytes with a header and numbered records. Synced records are always read back; other records
+//! are read back as far as they are whole; a record that was never written is never read. `docs/formats/log.md` has the
+//! bytes.
 //!
 //! | want | use |
 //! |---|---|
 //! | a log one thread writes | [`LogWriter`] over a [`Segment`]; [`create_log_file`] for a file |
 //! | a log many threads write | [`GroupLog`] |
-//! | a log on PM that is gone on with after a restart | [`PmLog`]; [`PmSegment`] under the others |
+//! | a log on PM that continues after a restart | [`PmLog`]; [`PmSegment`] under the others |
 //! | logs on PM in two generations, the older of which goes as a whole | [`LogSet`], named by [`SetWords`] |
 //! | the records back | [`LogReader`] |
 

@@ -1,21 +1,21 @@
 //! Reading a log back, and telling a torn tail from damage.
 //!
-//! After a power cut the records after the last sync may be there in any part: torn, missing,
-//! whole behind a hole. None of them was promised, and the log ends before the first that is not
-//! whole. A record that *was* synced and is not whole is damage. Which it is, the records behind
-//! the hole say: each holds how much of the log was durable when it was written. So after the first
-//! broken record every header behind it is looked at, and if one of them knows the broken record
-//! to have been durable, the log is damaged there.
+//! After a power cut the records after the last sync may be there in any part: torn, missing, whole behind a hole. None
+//! of them was acknowledged as durable, and the log ends before the first one that is not whole. A record that *was*
+//! synced and is not whole is damage. The records behind the hole decide: each holds how much of the log was durable
+//! when it was written. So after the first broken record every header behind it is looked at, and if one of them says
+//! that the broken record was durable, the log is damaged there.
 //!
-//! What cannot be told apart, then, is damage within the very last group synced and nothing written
-//! after it. A sealed log has no such group.
+//! So damage within the last synced group, without later records, cannot be told from a torn end. A sealed log has no
+//! such group.
 //!
-//! While the page cache through which a file was written is still there, nothing of it was lost, synced or
-//! not. A process that is killed within a write leaves the first part of that. So whatever follows the
-//! whole records must be such a part, and everything else is damage.
+//! While the page cache through which a file was written still exists, no byte of it was lost, synced or not. A process
+//! that is killed within a write leaves the first part of that write. So the bytes behind the whole records must be
+//! such a part, and everything else is damage.
 //!
-//! A file with room is longer than what was appended to it, and zeros follow. So there zeros at the end are nothing, and
-//! what a killed process had begun is the first part of a record before them: bytes that it had not stored are zeros.
+//! A file with room is longer than the appended bytes, and zeros follow them. So zeros at its end are ignored, and an
+//! append that a killed process had begun is the first part of a record before them: bytes that were not stored are
+//! zeros.
 
 use std::ops::Range;
 use std::path::Path;
@@ -31,7 +31,7 @@ use crate::frame::{RecordKind, SEGMENT_HEADER_BYTES, SEGMENT_MAGIC, SegmentHeade
 pub enum Tail {
     /// With its last record.
     Clean,
-    /// With bytes that are no record and of which none was promised.
+    /// With bytes that are not a record and were not acknowledged as durable.
     Torn {
         /// Where the whole records end.
         at: u64,
@@ -40,7 +40,7 @@ pub enum Tail {
     },
 }
 
-/// What each record is handed to: its lsn and its payload. An error ends the reading.
+/// Is called with each record: its lsn and its payload. An error ends the reading.
 pub type Visit<'a> = dyn FnMut(u64, &[u8]) -> Result<()> + 'a;
 
 /// Reads logs.
@@ -59,13 +59,13 @@ impl LogReader {
         Ok(Self::outline(data, path, id, visit)?.tail)
     }
 
-    /// As [`read_file`](Self::read_file), and says more of what was found.
+    /// As [`read_file`](Self::read_file), with a more detailed result.
     pub fn outline(data: &[u8], path: &Path, id: u64, visit: &mut Visit<'_>) -> Result<Outline> {
         Self::outline_in(data, path, id, 0, visit)
     }
 
     /// As [`outline`](Self::outline), where the files are now read through the page cache `epoch`: if they were written
-    /// through it, too, only what a killed process had not finished writing may be missing.
+    /// through it, too, only the unfinished write of a killed process may be missing.
     pub fn outline_in(
         data: &[u8],
         path: &Path,
@@ -91,12 +91,12 @@ impl LogReader {
             end += record.header.record_bytes();
             records += 1;
         }
-        // In what follows no header lies behind the last byte that is not zero.
+        // From here on no header lies behind the last byte that is not zero.
         let written = &data[..end + without_zeros(&data[end..])];
         if end < written.len() {
             check_tail(written, path, end, records, seed)?;
         }
-        // By its length a file that was cut has no room: zeros there are what was lost.
+        // The length of a cut file shows that it has no room: zeros there stand for lost bytes.
         let has_room = header.has_room && (data.len() as u64).is_multiple_of(ROOM_UNIT_BYTES);
         let filled = if has_room || (header.has_room && sealed) { written } else { data };
         if end < filled.len() && header.origin.epoch != 0 && header.origin.epoch == epoch {
@@ -113,9 +113,8 @@ impl LogReader {
         })
     }
 
-    /// Hands every record of the segment `id` that is whole to `visit`, in order, those behind damage too:
-    /// for repairs. Returns the bytes between whole records, which are damaged; what lies behind the last one
-    /// may have been torn as well.
+    /// Hands every record of the segment `id` that is whole to `visit`, in order, those behind damage too: for repairs.
+    /// Returns the bytes between whole records, which are damaged; the bytes behind the last one may also be torn.
     pub fn salvage(
         data: &[u8],
         id: u64,
@@ -138,9 +137,9 @@ impl LogReader {
 
     /// Reads the log file that [`create_log_file`](crate::create_log_file) made at `path`.
     ///
-    /// It is made durable first: what a dead process left unsynced is read here and acted upon. That is no proof,
-    /// though. Where that process had been told that a sync failed, this one may succeed and do nothing, so whoever must be
-    /// sure writes what was read to another file.
+    /// It is made durable first, since unsynced records of a dead process are read here and acted upon. That is no
+    /// proof, though: if a sync had failed in that process, this one may succeed without effect. A caller that must be
+    /// sure writes the records to another file.
     ///
     /// # Errors
     ///
@@ -199,7 +198,7 @@ pub struct Outline {
 }
 
 impl Outline {
-    /// Of what was never begun.
+    /// For a log that was never begun.
     const NONE: Outline = Outline {
         tail: Tail::Clean,
         first_lsn: None,
@@ -215,7 +214,7 @@ impl Outline {
 fn without_zeros(data: &[u8]) -> usize {
     const STEP: usize = 64;
     let mut len = data.len();
-    // A room of megabytes is passed in large steps.
+    // Megabytes of room are skipped in large steps.
     while len >= STEP && data[len - STEP..len] == [0; STEP] {
         len -= STEP;
     }
@@ -277,7 +276,7 @@ fn check_unfinished(data: &[u8], path: &Path, id: u64) -> Result<()> {
     }
 }
 
-/// Fails if what follows the whole records is not the first part of one more.
+/// Fails if the bytes behind the whole records are not the first part of one more.
 fn check_unbroken_tail(
     data: &[u8],
     path: &Path,
@@ -300,7 +299,7 @@ fn check_unbroken_tail(
 
 /// Fails if a header behind `end` knows the record `broken`, which should start there, for durable.
 fn check_tail(data: &[u8], path: &Path, end: usize, broken: u32, seed: u32) -> Result<()> {
-    // Within a payload whose length is known there are no headers, whatever its bytes look like.
+    // There are no headers within a payload of known length, even if its bytes look like one.
     let within = RecordHeader::decode(&data[end..], seed).filter(|h| h.ordinal == broken);
     let mut from = end.saturating_add(within.map_or(0, |h| h.record_bytes()));
     while let Some((at, later)) = find_header(data, from, seed) {

@@ -1,4 +1,4 @@
-//! What a log is written to.
+//! The storage of a log.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -9,8 +9,8 @@ use terrace_disk::WriteFile;
 /// A growing run of bytes that can be made durable.
 ///
 /// 1. Bytes are durable once a `sync` after them has returned `Ok`.
-/// 2. An `append` that fails for want of room leaves the segment as it was and may be tried again.
-/// 3. After any other failure the segment refuses what it cannot keep.
+/// 2. An `append` that fails for lack of room leaves the segment unchanged and may be tried again.
+/// 3. After any other failure the segment refuses appends that it cannot keep.
 pub trait Segment: Send + Debug {
     /// Appends all of `data`.
     fn append(&mut self, data: &[u8]) -> Result<()>;
@@ -18,12 +18,12 @@ pub trait Segment: Send + Debug {
     /// Makes everything appended durable.
     fn sync(&mut self) -> Result<()>;
 
-    /// Gives back the room behind what was appended.
+    /// Gives back the room behind the appended bytes.
     fn trim(&mut self) -> Result<()> {
         Ok(())
     }
 
-    /// Whether there may be room, which reads as zeros, behind what was appended.
+    /// Whether there may be room, which reads as zeros, behind the appended bytes.
     fn has_room(&self) -> bool {
         false
     }

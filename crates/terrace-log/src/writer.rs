@@ -5,7 +5,7 @@ use terrace_base::{Error, Result};
 use crate::frame::{Origin, RecordKind, SegmentHeader, put_record, seed_of};
 use crate::segment::{FileSegment, Segment};
 
-/// The lsn of a log's first record when nobody chose another.
+/// The default lsn of a log's first record.
 pub const FIRST_LSN: u64 = 1;
 
 /// The largest buffer that is kept from one append to the next.
@@ -13,7 +13,7 @@ const KEPT_BUFFER_BYTES: usize = 1 << 20;
 
 /// Numbers records and writes down how much of the log was durable before each.
 ///
-/// Invariant: `durable` never counts what a power cut could still take.
+/// Invariant: `durable` never counts records that a power cut could still take.
 #[derive(Debug, Clone)]
 pub(crate) struct Framer {
     seed: u32,
@@ -67,7 +67,7 @@ impl Framer {
         Ok(lsn)
     }
 
-    /// Forgets the records from `mark`, which came to nothing.
+    /// Forgets the records from `mark`, whose append failed.
     pub(crate) fn take_back(&mut self, mark: Framer) {
         let durable = self.durable;
         *self = mark;
@@ -79,8 +79,9 @@ impl Framer {
 ///
 /// 1. A record whose `append` returned is in the segment whole: a crash of the process keeps it.
 /// 2. A record is safe from a power cut once a `sync` after it has returned `Ok`.
-/// 3. After a failed sync everything is refused with its error: what it covered may be durable, or gone, and another
-///    sync that succeeds proves nothing. A failed append leaves no trace, and its lsn goes to the next record.
+/// 3. After a failed sync everything is refused with its error: the records that it covered may be durable, or gone,
+///    and a later sync that succeeds proves nothing. A failed append leaves no trace, and its lsn goes to the next
+///    record.
 ///
 /// ```
 /// use std::path::Path;
@@ -181,8 +182,9 @@ impl<S: Segment> LogWriter<S> {
         Ok(())
     }
 
-    /// Syncs what is not durable yet and ends the log, durably, without room behind its end. After this any damage to its records is known for damage;
-    /// the last records of a log that was not sealed could also have been torn by a crash.
+    /// Syncs remaining records and ends the log, durably, without room behind its end. After this any damage to its
+    /// records is recognised as damage; the last records of a log that was not sealed could also have been torn by a
+    /// crash.
     pub fn seal(&mut self) -> Result<()> {
         if self.durable_lsn() + 1 < self.next_lsn() {
             self.sync()?;
@@ -192,12 +194,12 @@ impl<S: Segment> LogWriter<S> {
         self.sync()
     }
 
-    /// Gives back the room behind what was appended, where there is some.
+    /// Gives back the room behind the appended bytes, if there is any.
     pub fn trim(&mut self) -> Result<()> {
         self.segment.trim()
     }
 
-    /// Whether there may be room behind what was appended: then an append is a copy.
+    /// Whether there may be room behind the appended bytes: then an append is a copy.
     pub fn has_room(&self) -> bool {
         self.segment.has_room()
     }
@@ -231,7 +233,7 @@ impl<S: Segment> LogWriter<S> {
         self.framer.durable_lsn()
     }
 
-    /// The segment, for one that is to be freed.
+    /// The segment, in order to free it.
     pub fn into_segment(self) -> S {
         self.segment
     }
@@ -243,8 +245,8 @@ impl<S: Segment> LogWriter<S> {
 }
 
 impl LogWriter<FileSegment> {
-    /// Ends the log at byte `len`, after a failure too, and takes nothing more. Whoever reads the file from now on finds
-    /// nothing behind; after a power cut it may be there again.
+    /// Ends the log at byte `len`, after a failure too, and refuses further records. Later readers of the file find
+    /// nothing behind that byte; after a power cut the bytes may be there again.
     pub fn cut(&mut self, len: u64) -> Result<()> {
         self.failed.get_or_insert_with(|| Error::invalid("the log was cut"));
         self.segment.0.cut(len)

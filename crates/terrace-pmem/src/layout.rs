@@ -1,4 +1,4 @@
-//! What lies where in a pool. Only layout: offsets, sizes and the bytes of the fixed structures.
+//! The layout of a pool: offsets, sizes and the bytes of the fixed structures.
 //!
 //! ```text
 //! 0      superblock, first copy     (written once)
@@ -13,6 +13,7 @@
 //!
 //! The byte tables are in `docs/formats/pool.md`.
 
+use crate::pm_layout;
 use terrace_base::checksum::crc32c;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -34,7 +35,7 @@ pub(crate) const ROOT_NAME_BYTES: usize = 24;
 pub(crate) const EXTENT_BYTES_MIN: u64 = 4096;
 pub(crate) const EXTENT_BYTES_MAX: u64 = 64 << 20;
 
-/// What a pool is; written once at creation.
+/// The constant properties of a pool; written once at creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct Superblock {
@@ -52,14 +53,6 @@ pub(crate) struct Superblock {
     /// CRC-32C of everything before. At this place in every version.
     pub crc: u32,
 }
-
-const _: () = {
-    assert!(size_of::<Superblock>() == 128);
-    assert!(std::mem::offset_of!(Superblock, uuid) == 16);
-    assert!(std::mem::offset_of!(Superblock, extent_bytes) == 32);
-    assert!(std::mem::offset_of!(Superblock, first_units) == 48);
-    assert!(std::mem::offset_of!(Superblock, crc) == 124);
-};
 
 /// The granularity of a pool that was made on an ordinary file.
 pub(crate) const OF_PAGES: u32 = 3;
@@ -84,12 +77,12 @@ impl Superblock {
 pub(crate) const STATE_CLEAN: u32 = 1;
 /// Something active at an unclean open was not reclaimed yet.
 pub(crate) const STATE_UNRECLAIMED: u32 = 2;
-/// The session ran on media where what is drained survives a power cut.
+/// The session ran on media where drained stores survive a power cut.
 pub(crate) const STATE_POWER_SAFE: u32 = 4;
-/// The system could not write back what the session stored: within its boot, too, its contents mean nothing.
+/// The system could not write back stores of the session: the contents mean nothing, even within the same boot.
 pub(crate) const STATE_DISTRUSTED: u32 = 8;
 
-/// What changes from session to session: the valid slot with the higher sequence counts.
+/// The part that changes from session to session. Of its two slots the valid one with the higher sequence counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct State {
@@ -104,22 +97,12 @@ pub(crate) struct State {
     pub instance: u64,
     /// Generation of the last session that changed the contents and was closed in order.
     pub contents: u64,
-    /// Of a pool that was closed in order: digest of roots, size word and extent table with the units' digests;
-    /// 0 if there are none.
+    /// Digest of roots, size word and extent table with the units' digests, if the pool was closed in order; 0 if there
+    /// are none.
     pub digest: u64,
     pub reserved2: [u8; 4],
     pub crc: u32,
 }
-
-const _: () = {
-    assert!(size_of::<State>() == 64);
-    assert!(std::mem::offset_of!(State, boot) == 16);
-    assert!(std::mem::offset_of!(State, flags) == 24);
-    assert!(std::mem::offset_of!(State, instance) == 32);
-    assert!(std::mem::offset_of!(State, contents) == 40);
-    assert!(std::mem::offset_of!(State, digest) == 48);
-    assert!(std::mem::offset_of!(State, crc) == 60);
-};
 
 impl State {
     pub(crate) fn sealed(mut self) -> Self {
@@ -144,8 +127,6 @@ pub(crate) struct RootEntry {
     pub word: u64,
 }
 
-const _: () = assert!(size_of::<RootEntry>() == 32);
-
 /// First bytes of every slab.
 pub(crate) const SLAB_MAGIC: u32 = u32::from_le_bytes(*b"SLAB");
 
@@ -166,12 +147,6 @@ pub(crate) struct SlabHeader {
     pub crc: u32,
 }
 
-const _: () = {
-    assert!(size_of::<SlabHeader>() == 64);
-    assert!(std::mem::offset_of!(SlabHeader, offset) == 24);
-    assert!(std::mem::offset_of!(SlabHeader, crc) == 60);
-};
-
 impl SlabHeader {
     pub(crate) fn sealed(mut self) -> Self {
         self.crc = crc32c(&self.as_bytes()[..60]);
@@ -180,6 +155,45 @@ impl SlabHeader {
 
     pub(crate) fn is_sound(&self) -> bool {
         self.magic == SLAB_MAGIC && self.crc == crc32c(&self.as_bytes()[..60])
+    }
+}
+
+// These structures are only copied out of a pool and into it.
+pm_layout! {
+    proof Superblock: 128 {
+        magic @ 0,
+        version @ 8,
+        granularity @ 12,
+        uuid @ 16,
+        extent_bytes @ 32,
+        max_size @ 40,
+        first_units @ 48,
+        reserved @ 56,
+        crc @ 124,
+    }
+    proof State: 64 {
+        sequence @ 0,
+        generation @ 8,
+        boot @ 16,
+        flags @ 24,
+        reserved @ 28,
+        instance @ 32,
+        contents @ 40,
+        digest @ 48,
+        reserved2 @ 56,
+        crc @ 60,
+    }
+    proof RootEntry: 32 { name @ 0, word @ 24 }
+    proof SlabHeader: 64 {
+        magic @ 0,
+        kind @ 4,
+        class_bytes @ 8,
+        slots @ 12,
+        data_at @ 16,
+        reserved @ 20,
+        offset @ 24,
+        reserved2 @ 32,
+        crc @ 60,
     }
 }
 

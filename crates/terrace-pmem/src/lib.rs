@@ -1,10 +1,9 @@
 //! Persistent memory: the only crate that stores to it.
 //!
-//! A [`Pool`] is one mapped file or device with a checksummed superblock, named roots, an allocator and
-//! statistics. Structures in it refer to each other by offsets ([`POff`]), never by address, and change by the
-//! primitives alone: [`Pool::write`], [`Pool::flush`], [`Pool::drain`], [`Pool::copy_persist`] and
-//! [`Pool::publish`]. What those promise on each kind of media is in `docs/persistence.md`; the bytes are in
-//! `docs/formats/pool.md`.
+//! A [`Pool`] is one mapped file or device with a checksummed superblock, named roots, an allocator and statistics.
+//! Structures in it refer to each other by offsets ([`POff`]), never by address, and change by the primitives alone:
+//! [`Pool::write`], [`Pool::flush`], [`Pool::drain`], [`Pool::copy_persist`] and [`Pool::publish`].
+//! `docs/persistence.md` states their promises on each kind of media; the bytes are in `docs/formats/pool.md`.
 //!
 //! ```
 //! use terrace_pmem::{Kind, Pool, PoolOptions};

@@ -1,4 +1,4 @@
-//! Typed offsets into a pool, and what may lie there.
+//! Typed offsets into a pool, and the types that may lie there.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -13,7 +13,7 @@ impl<T> POff<T> {
     /// The null offset.
     pub const NULL: Self = Self::new(0);
 
-    /// The offset `offset`, which is not checked here but where it is followed.
+    /// The offset `offset`. It is checked where it is followed, not here.
     pub const fn new(offset: u64) -> Self {
         POff(offset, PhantomData)
     }
@@ -92,7 +92,11 @@ impl<T> fmt::Debug for POff<T> {
 /// Implementors promise that the type has a fixed layout (`repr(C)` or `repr(transparent)`) without padding,
 /// that any bytes are a valid value (a crash or damage may leave any), that it holds no address and no drop
 /// glue, and that every field which changes while it is shared is an atomic.
-pub unsafe trait PmSafe: Sized {}
+pub unsafe trait PmSafe: Sized {
+    /// Proves the layout where it depends on a length; evaluated when a pool is asked for the type.
+    #[doc(hidden)]
+    const LAYOUT: () = ();
+}
 
 macro_rules! pm_safe {
     ($($t:ty),*) => {$(
@@ -116,16 +120,17 @@ pub const fn field_bytes<S, T: PmSafe>(_: fn(&S) -> &T) -> usize {
     size_of::<T>()
 }
 
-/// States where the fields of a structure lie, and its size, proves it when it is compiled, and makes the structure
+/// States a structure's size and where its fields lie, proves both when it is compiled, and makes the structure
 /// [`PmSafe`].
 ///
-/// Fields come in order, each with its offset. An error of the compiler tells if one is elsewhere, if one is missing, if
-/// there is padding, or if a field's type is not `PmSafe`.
+/// Fields come in order, each with its offset. The compiler refuses a field that lies elsewhere, a field that is
+/// missing, padding, and a field whose type is not `PmSafe`. With `proof` in place of `unsafe` the layout is proved
+/// alone: that is enough for a structure that is only copied out of a pool and into it.
 ///
 /// # Safety
 ///
-/// What the compiler cannot prove the word `unsafe` promises: that every field which changes while it is shared is
-/// an atomic.
+/// The word `unsafe` promises the one thing that the compiler cannot prove: every field that changes while it is
+/// shared is an atomic.
 ///
 /// ```
 /// use std::sync::atomic::AtomicU64;
@@ -152,24 +157,44 @@ pub const fn field_bytes<S, T: PmSafe>(_: fn(&S) -> &T) -> usize {
 ///
 /// terrace_pmem::pm_layout! { unsafe Padded: 16 { small @ 0, large @ 8 } }
 /// ```
+///
+/// A structure whose last field is an array of any length states the size that it has without one. The proof is made
+/// for each length that a pool is asked for:
+///
+/// ```
+/// #[repr(C)]
+/// struct Row<const N: usize> {
+///     len: u64,
+///     cells: [u32; N],
+/// }
+///
+/// terrace_pmem::pm_layout! { unsafe Row<const N: usize>: 8 + 4 * N, { len @ 0, cells @ 8 } }
+/// ```
 #[macro_export]
 macro_rules! pm_layout {
-    ($(unsafe $type:ty: $bytes:literal { $($field:tt @ $at:literal),+ $(,)? })+) => {$(
-        $crate::pm_layout!(proof $type: $bytes { $($field @ $at),+ });
-        // SAFETY: the fields, each of which is `PmSafe`, lie one after the other and fill the structure, so there is no padding,
-        // no address, no drop glue, and any bytes are valid. What changes while it is shared is an atomic: the
-        // caller's promise.
+    ($(unsafe $type:ident: $bytes:literal { $($field:tt @ $at:literal),+ $(,)? })+) => {$(
+        const _: () = $crate::pm_layout!(@prove $type, $bytes, $($field @ $at),+);
+        // SAFETY: the fields, each of which is `PmSafe`, lie one after the other and fill the structure. So there is no
+        // padding, no address and no drop glue, and any bytes are valid. Fields that change while they are shared are
+        // atomics by the caller's promise.
         unsafe impl $crate::PmSafe for $type {}
     )+};
-    (proof $type:ty: $bytes:literal { $($field:tt @ $at:literal),+ }) => {
-        const _: () = {
-            let mut end = 0;
-            $(
-                assert!(end == $at, concat!("padding or a field before `", stringify!($field), "`"));
-                assert!(::std::mem::offset_of!($type, $field) == $at, concat!("`", stringify!($field), "` lies elsewhere"));
-                end += $crate::field_bytes(|s: &$type| &s.$field);
-            )+
-            assert!(end == $bytes && size_of::<$type>() == $bytes, "the fields are not all of it");
-        };
+    (unsafe $type:ident<const $n:ident: usize>: $bytes:expr, { $($field:tt @ $at:literal),+ $(,)? }) => {
+        // SAFETY: as above; `LAYOUT` proves it for each length that is used.
+        unsafe impl<const $n: usize> $crate::PmSafe for $type<$n> {
+            const LAYOUT: () = $crate::pm_layout!(@prove $type<$n>, $bytes, $($field @ $at),+);
+        }
     };
+    ($(proof $type:ident: $bytes:literal { $($field:tt @ $at:literal),+ $(,)? })+) => {$(
+        const _: () = $crate::pm_layout!(@prove $type, $bytes, $($field @ $at),+);
+    )+};
+    (@prove $type:ty, $bytes:expr, $($field:tt @ $at:literal),+) => {{
+        let mut end = 0;
+        $(
+            assert!(end == $at, concat!("padding or a field before `", stringify!($field), "`"));
+            assert!(::std::mem::offset_of!($type, $field) == $at, concat!("`", stringify!($field), "` lies elsewhere"));
+            end += $crate::field_bytes(|s: &$type| &s.$field);
+        )+
+        assert!(end == $bytes && size_of::<$type>() == $bytes, "the fields are not all of it");
+    }};
 }

@@ -36,7 +36,7 @@ impl Number {
 
 impl Drop for Number {
     fn drop(&mut self) {
-        // What still runs in this thread shares.
+        // Code that still runs in this thread uses the shared number.
         KNOWN.set(EXCLUSIVE);
         if self.0 < EXCLUSIVE {
             FREE.lock().returned.push(self.0);
@@ -46,7 +46,7 @@ impl Drop for Number {
 
 thread_local! {
     static NUMBER: Number = Number::take();
-    /// The number once more, where it is read without asking whether the thread is ending.
+    /// The number once more, for reads that need not ask whether the thread is ending.
     static KNOWN: Cell<usize> = const { Cell::new(UNKNOWN) };
 }
 

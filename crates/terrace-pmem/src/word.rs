@@ -1,7 +1,7 @@
 //! Words that carry their own check: 48 bits of value and 16 bits of checksum, published by one 8-byte store.
 //!
-//! The checksum is seeded with what the word is and where it lies, so that a word copied elsewhere, or an
-//! all-zero one, is never valid.
+//! The checksum is seeded with the word's sort and place, so that a word copied elsewhere, or an all-zero one, is never
+//! valid.
 
 use terrace_base::checksum::crc16;
 
@@ -11,7 +11,7 @@ pub(crate) const VALUE_BITS: u32 = 48;
 /// The largest value of a checked word.
 pub(crate) const VALUE_MAX: u64 = (1 << VALUE_BITS) - 1;
 
-/// What a positional word is; part of its checksum.
+/// The sort of a positional word; part of its checksum.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum Tag {

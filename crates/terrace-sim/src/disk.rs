@@ -1,4 +1,4 @@
-//! The disk's side of a world: its events through the world's gate, its survivors by the world's seeds.
+//! The disk of a world: its events pass the world's gate, and its survivors follow the world's seeds.
 
 use std::io;
 use std::path::Path;
@@ -32,7 +32,7 @@ impl Observer for Watch {
     }
 }
 
-/// Has the changes of `fs` pass the gate of the world behind `world`.
+/// Makes the changes of `fs` pass the gate of the world behind `world`.
 pub(crate) fn watch(fs: &SimFs, world: Weak<Inner>) {
     fs.observe(Some(Arc::new(Watch(world))));
 }

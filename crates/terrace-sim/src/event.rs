@@ -1,7 +1,7 @@
 //! The one ordered list of events of a world, and the callback that is told of each before it happens.
 //!
 //! Invariants:
-//! 1. Every change to what is durable, on either medium, passes the gate first and has the next number.
+//! 1. Every change to durable state, on either medium, passes the gate first and gets the next number.
 //! 2. The callback runs with no lock of the media or of the file system held. Events that it causes itself
 //!    in its own world are numbered but not reported (the callback is busy); events of other worlds have
 //!    their own gates.
@@ -17,16 +17,16 @@ use terrace_base::Error;
 
 use crate::World;
 
-/// Something that is about to change what is durable.
+/// A change of durable state that is about to happen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
     /// Its place in the world's history, from 0.
     pub index: u64,
-    /// What is about to happen.
+    /// The change.
     pub kind: EventKind,
 }
 
-/// What is about to happen.
+/// The change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventKind {
     /// A drain of persistent memory; publishing is one.
@@ -104,7 +104,7 @@ impl Gate {
 
     pub(crate) fn set_callback(&self, callback: Option<Callback>) {
         let old = std::mem::replace(&mut *self.callback.lock().borrow_mut(), callback);
-        // Dropped with nothing borrowed: what it owns may be a world whose drop comes back here.
+        // Dropped while nothing is borrowed: it may own a world whose drop calls this gate again.
         drop(old);
     }
 
@@ -113,7 +113,7 @@ impl Gate {
         let cell = self.callback.lock();
         let index = self.next.fetch_add(1, Ordering::Relaxed);
         let Some(callback) = cell.borrow_mut().take() else { return };
-        // Put back however the call ends, unless the call itself set another.
+        // Put back after the call, even after a panic, unless the call itself set another one.
         let mut lent = Lent { cell: &cell, callback: Some(callback) };
         if let Some(callback) = &mut lent.callback {
             callback(Event { index, kind }, world);
@@ -135,7 +135,7 @@ impl Gate {
         self.faults.lock().seen
     }
 
-    /// Counts an operation that can fail; whether this one is to.
+    /// Counts an operation that can fail; whether it is to fail.
     pub(crate) fn fault(&self) -> bool {
         let mut faults = self.faults.lock();
         let this = faults.seen;

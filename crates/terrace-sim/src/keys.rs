@@ -1,10 +1,10 @@
-//! Keys as an enemy would choose them.
+//! Keys that an attacker would choose.
 
 /// The first word of XXH3's secret.
 const XXH3_SECRET: u64 = 0xbe4b_a423_396c_feb8;
 
-/// Key `i` of those that all have the same XXH3 with `seed`: a factor that XXH3 makes of their first eight bytes is 0, so
-/// that the eight that it is multiplied with do not matter.
+/// Key `i` of those that all have the same XXH3 with `seed`: a factor that XXH3 makes of their first eight bytes is 0,
+/// so that the eight that it is multiplied with do not matter.
 pub fn colliding(seed: u64, i: u64) -> Vec<u8> {
     let zero = XXH3_SECRET.wrapping_add(seed);
     [&zero.to_le_bytes()[..], &i.to_le_bytes(), &[7; 16]].concat()

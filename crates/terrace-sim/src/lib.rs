@@ -1,9 +1,8 @@
 //! One simulated world over persistent memory and disk: power cuts, kills and faults at any chosen moment.
 //!
-//! [`World`] is a machine's durable parts with one ordered list of events; [`Explorer`] runs a scenario in one,
-//! crashes it at every event and has the survivors verified; [`KvModel`] says what a store may hold after a
-//! crash. How it works, what it models and what not, and how to write a scenario and replay
-//! one are told in `docs/simulator.md`.
+//! [`World`] is a machine's durable parts with one ordered list of events; [`Explorer`] runs a scenario in one, crashes
+//! it at every event and has the survivors verified; [`KvModel`] defines the allowed contents of a store after a crash.
+//! `docs/simulator.md` explains how it works, what it models, and how to write and replay a scenario.
 
 mod disk;
 mod event;

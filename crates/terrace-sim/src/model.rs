@@ -1,12 +1,12 @@
-//! What a key-value store may hold after a crash, kept beside the store as it is driven.
+//! The allowed contents of a key-value store after a crash, kept beside the running store.
 //!
 //! The model knows every acknowledged change and the one in flight. A recovered store must hold exactly the
 //! acknowledged changes, with the one in flight wholly there or wholly not; on media that promise less
 //! (`Page` media after a power cut), exactly the state after some prefix of the history that reaches at
 //! least to the last synced change.
 //!
-//! A change that reported an error may have happened or not, but not by half, and once either is seen the
-//! other is out of the question; the model carries both states until then.
+//! A change that reported an error may have happened or not, but not in part. Once one of the two is seen the other is
+//! excluded; until then the model carries both states.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -18,7 +18,7 @@ use crate::World;
 /// A store's contents.
 pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// The most states kept at once; past it too many changes have failed to say anything useful.
+/// The most states kept at once; beyond that too many changes have failed for a useful check.
 const MAX_STATES: usize = 1024;
 
 /// One atomic change: each key is put (`Some`) or deleted (`None`), in order.
@@ -60,7 +60,7 @@ enum Step {
     Done(Change),
     /// A change reported an error.
     Failed(Change),
-    /// The running store was seen to be in this one of several states that failures had left possible.
+    /// The running store was seen in this one of several possible states.
     Seen(Map),
 }
 
@@ -71,7 +71,7 @@ pub struct KvModel {
     states: Vec<Map>,
     /// The same as of the last synced change.
     synced: Vec<Map>,
-    /// What happened since then.
+    /// The history since then.
     since_sync: Vec<Step>,
     in_flight: Option<Change>,
 }
@@ -95,7 +95,7 @@ impl KvModel {
         KvModel::default()
     }
 
-    /// A change is about to be asked of the store.
+    /// A change is about to be made.
     ///
     /// # Panics
     /// When one is already in flight: the model follows one writer.
@@ -144,7 +144,7 @@ impl KvModel {
         Ok(())
     }
 
-    /// What the store must hold now, if no change has failed or is in flight.
+    /// The contents that the store must have now, if no change has failed or is in flight.
     pub fn expected(&self) -> Option<&Map> {
         match (&self.states[..], &self.in_flight) {
             ([map], None) => Some(map),
@@ -163,8 +163,8 @@ impl KvModel {
         if self.ends().iter().any(|map| map == found) { Ok(()) } else { Err(self.explain(found)) }
     }
 
-    /// Whether a store that may lose what was not synced, but no change from the middle, may hold
-    /// `found`: the state after some prefix of the history, no shorter than the last synced change.
+    /// Whether a store that may lose unsynced changes, but none from the middle, may hold `found`: the state after some
+    /// prefix of the history, no shorter than the last synced change.
     pub fn accepts_prefix(&self, found: &Map) -> Result<(), String> {
         let mut states = self.synced.clone();
         if states.contains(found) {
@@ -184,8 +184,8 @@ impl KvModel {
         Err(format!("no prefix of the history from the last sync on; {}", self.explain(found)))
     }
 
-    /// [`accepts`](Self::accepts) or [`accepts_prefix`](Self::accepts_prefix), by what `world` has been
-    /// through: only a power cut on `Page` media may lose acknowledged changes.
+    /// [`accepts`](Self::accepts) or [`accepts_prefix`](Self::accepts_prefix), depending on the history of `world`:
+    /// only a power cut on `Page` media may lose acknowledged changes.
     pub fn accepts_in(&self, world: &World, found: &Map) -> Result<(), String> {
         if world.lost_power() && world.media().granularity() == Granularity::Page {
             self.accepts_prefix(found)

@@ -1,11 +1,11 @@
-//! Worlds that take no memory any more once whoever made them is done with them.
+//! Worlds that give back their memory once their maker is done with them.
 
 use std::ops::Deref;
 
 use crate::world::World;
 
-/// A world that is emptied when its maker is done with it: a scenario that kills processes forgets what these had, and
-/// with it the world.
+/// A world that is emptied when its maker is done with it: a scenario that kills processes leaks their objects, and
+/// these hold the world.
 #[derive(Debug)]
 pub struct OwnWorld(pub World);
 

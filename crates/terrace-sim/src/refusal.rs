@@ -1,22 +1,22 @@
-//! Operations that are refused once or for a while, after which all is well.
+//! Operations that are refused once or for a while, and then work again.
 
 use std::io;
 
 /// The system's number for too many open files.
 const EMFILE: i32 = 24;
 
-/// What is wrong for a while.
+/// A temporary trouble.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
     /// Any operation of the disk fails with an I/O error, reading included, and so does a sync of persistent memory.
     Io,
-    /// Nothing more fits on the disk, and persistent memory does not grow.
+    /// The disk is full, and persistent memory does not grow.
     NoSpace,
     /// No file can be opened or created.
     TooManyFiles,
     /// A signal cuts operations of the disk short.
     Interrupted,
-    /// The pool gives nothing out and does not grow.
+    /// The pool does not allocate and does not grow.
     PoolFull,
 }
 
@@ -25,7 +25,7 @@ impl Trouble {
     pub const ALL: [Trouble; 5] =
         [Trouble::Io, Trouble::NoSpace, Trouble::TooManyFiles, Trouble::Interrupted, Trouble::PoolFull];
 
-    /// Whether it can befall `operation`.
+    /// Whether it can affect `operation`.
     fn befalls(self, operation: Operation) -> bool {
         use Operation::*;
         match self {
@@ -82,10 +82,10 @@ impl Operation {
     }
 }
 
-/// Which operations are refused, of those that the trouble can befall.
+/// Which of the operations that the trouble can affect are refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
-    /// What is wrong.
+    /// The trouble.
     pub trouble: Trouble,
     /// Operations that still succeed.
     pub after: u64,
@@ -97,7 +97,7 @@ pub struct Refusal {
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     planned: Option<Refusal>,
-    /// Operations so far that each trouble can befall.
+    /// Operations so far that each trouble can affect.
     seen: [u64; Trouble::ALL.len()],
     /// Operations refused.
     met: u64,
@@ -108,7 +108,7 @@ impl Refusals {
         self.planned = refusal.filter(|refusal| refusal.count > 0);
     }
 
-    /// Counts an operation; why it is to fail, if it is.
+    /// Counts an operation; returns the trouble if it is to fail.
     pub(crate) fn step(&mut self, operation: Operation) -> Option<io::Error> {
         for (trouble, seen) in Trouble::ALL.into_iter().zip(&mut self.seen) {
             *seen += u64::from(trouble.befalls(operation));

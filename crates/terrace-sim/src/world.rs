@@ -1,7 +1,7 @@
 //! One simulated world: persistent memory and a disk with one ordered list of events.
 //!
 //! Invariants:
-//! 1. A world's history is fixed by its seed and by what is asked of it; nothing is drawn from elsewhere.
+//! 1. A world's history follows from its seed and from the calls on it; it has no other source of randomness.
 //! 2. A survivor shares nothing that changes with the world it came from.
 //! 3. The boot id changes at a power cut and not at a kill.
 //!
@@ -28,7 +28,7 @@ const STILL: u64 = u64::MAX;
 /// Small, so that a small pool has many.
 const EXTENT_BYTES: u64 = 4096;
 
-/// What a world is made of.
+/// The properties of a world.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct WorldOptions {
     /// Its persistent memory.
@@ -41,7 +41,7 @@ pub struct World {
     inner: Arc<Inner>,
 }
 
-/// Where a world comes from.
+/// The origin of a world.
 #[derive(Debug, Clone)]
 struct Origin {
     seed: u64,
@@ -60,8 +60,8 @@ pub(crate) struct Inner {
     refusals: Mutex<Refusals>,
 }
 
-/// In one of so many worlds no file has room behind what is appended to it, in one of so many nothing of a file can be given
-/// back.
+/// In one of so many worlds no file has room behind what is appended to it, in one of so many nothing of a file can be
+/// given back.
 const PLAIN_ONE_IN: u64 = 4;
 
 /// Bytes of sectors and blocks in worlds: those of most drives more often.
@@ -105,7 +105,7 @@ impl World {
         self.inner.origin.seed
     }
 
-    /// What `/proc/sys/kernel/random/boot_id` holds in this world; for `PoolOptions::boot_id`.
+    /// The contents of `/proc/sys/kernel/random/boot_id` in this world; for `PoolOptions::boot_id`.
     pub fn boot_id(&self) -> &str {
         &self.inner.origin.boot_id
     }
@@ -142,8 +142,8 @@ impl World {
         self.inner.gate.events()
     }
 
-    /// Has `callback` told of every event from now on, before it takes effect. The callback may capture
-    /// this world, make others and run whole stores on them. It replaces an earlier one.
+    /// Reports every event from now on to `callback`, before it takes effect. The callback may capture this world, make
+    /// others and run whole stores on them. It replaces an earlier one.
     pub fn on_event(&self, callback: Callback) {
         self.inner.gate.set_callback(Some(callback));
     }
@@ -163,8 +163,8 @@ impl World {
         Snapshot { origin: self.inner.origin.clone(), pm: self.inner.pm.capture(), fs: self.inner.fs.fork() }
     }
 
-    /// The world after a power cut at this moment, an arbitrary part of what was pending having survived.
-    /// The world itself goes on.
+    /// The world after a power cut at this moment; an arbitrary part of the pending changes has survived. The world
+    /// itself goes on.
     pub fn crash(&self, seed: u64) -> World {
         self.capture().power_cut(Survival::Seeded(seed))
     }
@@ -175,8 +175,8 @@ impl World {
         self.capture().kill()
     }
 
-    /// Says that recovery is over: an explorer makes no nested crashes after it. For a `verify` that goes on
-    /// to change the store.
+    /// Notes that recovery is over: an explorer makes no nested crashes after it. For a `verify` that goes on to change
+    /// the store.
     pub fn recovery_done(&self) {
         let (recovery, events) = (&self.inner.recovery, self.events());
         // Only the first call counts.
@@ -205,8 +205,8 @@ impl World {
         self.inner.refusals.lock().plan(None);
     }
 
-    /// Has operations refused, in place of what was planned before. Unlike a fault this befalls operations, too, that
-    /// change nothing, and is over by itself.
+    /// Plans refusals of operations, in place of earlier plans. Unlike a fault this also affects operations that change
+    /// nothing, and it ends by itself.
     pub fn refuse(&self, refusal: Refusal) {
         self.inner.refusals.lock().plan(Some(refusal));
     }
@@ -221,12 +221,12 @@ impl World {
         self.inner.refusals.lock().met()
     }
 
-    /// Operations so far that `trouble` can befall: the bound for [`Refusal::after`] in a loop.
+    /// Operations so far that `trouble` can affect: the bound for [`Refusal::after`] in a loop.
     pub fn befallen_by(&self, trouble: Trouble) -> u64 {
         self.inner.refusals.lock().seen(trouble)
     }
 
-    /// Why `operation` is to fail, if it is.
+    /// The trouble with which `operation` is to fail, if any.
     pub(crate) fn refusal(&self, operation: Operation) -> Option<std::io::Error> {
         self.inner.refusals.lock().step(operation)
     }
@@ -241,8 +241,8 @@ impl World {
         self.inner.gate.fault_met()
     }
 
-    /// Gives back the memory of both media, whose bytes are gone. For a world that nobody looks at any more but that something
-    /// forgotten holds, such as the database of a process that was killed.
+    /// Gives back the memory of both media, whose bytes are gone. For a world that is no longer used, but that a leaked
+    /// object still holds, such as the database of a killed process.
     pub fn empty(&self) {
         self.ignore_events();
         self.inner.fs.empty();

@@ -1,7 +1,7 @@
-//! Reading the blocks that a scan by positions will come to, those that lie close together at once.
+//! Reads the blocks ahead of a scan by positions; blocks that lie close together are read at once.
 //!
-//! What is read here does not go into the cache, which is left to point reads: a long scan would displace all that
-//! they profit from.
+//! These blocks do not go into the cache, which is left to point reads: a long scan would displace the blocks that they
+//! need.
 
 use bytes::{Bytes, BytesMut};
 use terrace_base::Result;
@@ -24,15 +24,15 @@ const BUFFERS_BYTES: usize = 128 << 10;
 /// Bytes of the smallest of them.
 const SMALLEST_BUFFER_BYTES: usize = 4 << 10;
 
-/// What a scan reads into again and again: a buffer is taken up once no value shares it any more. The allocator would
-/// hand out others each time, which are not in the processor's cache and have to be cleared.
+/// The buffers of a scan: one is reused once no value shares it any more. The allocator would return a different one
+/// each time, which is not in the processor's cache and has to be cleared.
 #[derive(Debug, Default)]
 pub struct ReadBuffers {
     used: Vec<Bytes>,
 }
 
 impl ReadBuffers {
-    /// At least `len` bytes of whatever was there.
+    /// At least `len` bytes with arbitrary contents.
     fn take(&mut self, len: usize) -> BytesMut {
         let fits = |buffer: &Bytes| buffer.len() >= len && buffer.is_unique();
         let smallest =
@@ -65,8 +65,8 @@ struct Window {
 }
 
 impl Table {
-    /// As [`get_many`](Table::get_many), for positions in ascending order whose entries are wanted soon but perhaps
-    /// not at all: what cannot be read now is left out, and whoever then asks for it hears why. Values
+    /// As [`get_many`](Table::get_many), for positions in ascending order whose entries are wanted soon but perhaps not
+    /// at all: entries that cannot be read now are left out, and a later request for them returns the error. Values
     /// share up to 64 KiB that were read with them, in one of `buffers`, or the mapping.
     pub fn get_ahead(
         &self,
@@ -100,7 +100,7 @@ impl Table {
         out
     }
 
-    /// What to read at once for the first of `requests`, and with it.
+    /// The range to read at once for the first of `requests`, and the requests that it covers.
     fn window(&self, requests: &[(Position, &[u8])]) -> Result<Window> {
         let data_end = self.footer()?.data_end;
         let end_of = |position: Position| (position.offset() + position.read_len() as u64).min(data_end);
@@ -126,7 +126,7 @@ impl Table {
         let block = match (window.block.take(), &window.bytes) {
             (Some(block), _) if block.offset == offset => block,
             (_, Some(bytes)) => self.cut(bytes, window.start, position)?,
-            // A block in the cache is likely to have its neighbours there; one that is not, is not.
+            // The neighbours of a cached block are likely to be cached, too; those of another block are not.
             (_, None) => match self.cached(offset) {
                 Some(block) => Held::Cached(block),
                 None => {

@@ -17,7 +17,7 @@ use crate::position::Position;
 
 /// Blocks are gathered up to this much before they are appended to the file.
 const WRITE_BYTES: usize = 1 << 20;
-/// A value this long, if its block would hold nothing else, goes to the file from where it is.
+/// A value of at least this length, alone in its block, is written to the file without a copy.
 const DIRECT_VALUE_BYTES: usize = 256 << 10;
 /// Bytes at the front of a direct value that are compressed to see whether compressing all is worth it.
 const SAMPLE_BYTES: usize = 64 << 10;
@@ -207,7 +207,7 @@ impl TableBuilder {
         self.last_key = last;
     }
 
-    /// What every block is bound to.
+    /// The table that every block is bound to.
     fn owner(&self) -> Owner {
         Owner { number: self.number, origin: self.options.origin }
     }
@@ -239,7 +239,7 @@ impl TableBuilder {
         self.open = false;
     }
 
-    /// Whether a value that could go to the file directly is better copied and compressed.
+    /// Whether a value that could be written directly is better copied and compressed.
     fn worth_compressing(&self, value: &[u8]) -> bool {
         let sample = &value[..value.len().min(SAMPLE_BYTES)];
         self.options.compression == Compression::Lz4
@@ -274,7 +274,7 @@ impl TableBuilder {
         done
     }
 
-    /// Writes what follows the data and syncs the file. Its name is the caller's to make durable.
+    /// Writes the parts behind the data and syncs the file. The caller makes its name durable.
     pub fn finish(mut self) -> Result<Built> {
         self.failed.clone().map_or(Ok(()), Err)?;
         if self.open {

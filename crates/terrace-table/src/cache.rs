@@ -1,8 +1,8 @@
 //! The cache of blocks in memory, shared by all tables of one store.
 //!
-//! Thread-safe, in shards with a lock each. What it holds is bounded in bytes; a block that alone is
-//! over a shard's share is not kept. Table numbers are the key, so tables of different stores must
-//! not share a cache, nor may a store use a number twice.
+//! Thread-safe, in shards with a lock each. Its size is bounded in bytes; a block that alone exceeds a shard's share is
+//! not kept. Table numbers are the key, so tables of different stores must not share a cache, nor may a store use a
+//! number twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ impl Weighter<u64, Arc<Block>> for Held {
     }
 }
 
-/// How often the cache had what was asked for.
+/// Hits and misses of the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheStats {
     /// Lookups that found their block.
@@ -73,7 +73,7 @@ impl BlockCache {
         self.blocks.capacity()
     }
 
-    /// Changes how much may be held; what is too much goes at once.
+    /// Changes how much may be held; surplus blocks are dropped at once.
     pub fn set_capacity(&self, bytes: u64) {
         self.blocks.set_capacity(bytes);
     }
@@ -96,16 +96,11 @@ impl BlockCache {
         CacheStats { hits: self.blocks.hits(), misses: self.blocks.misses() }
     }
 
-    /// Drops every block of table `number`; for a table that has been removed.
-    pub fn forget_table(&self, number: u64) {
-        self.blocks.retain(|key, _| key >> 36 != number);
-    }
-
     pub(crate) fn get(&self, number: u64, offset: u64) -> Option<Arc<Block>> {
         self.blocks.get(&key(number, offset))
     }
 
-    /// As [`get`](Self::get), without a trace in the statistics or in what is kept.
+    /// As [`get`](Self::get), without an effect on statistics or eviction.
     pub(crate) fn peek(&self, number: u64, offset: u64) -> Option<Arc<Block>> {
         self.blocks.peek(&key(number, offset))
     }

@@ -36,15 +36,15 @@ pub trait Cursor: Send + Sync {
     fn seq(&self) -> u64;
     /// Whether the entry sets or deletes.
     fn kind(&self) -> Kind;
-    /// The entry's value, sharing what it was read into.
+    /// The entry's value, sharing the buffer that it was read into.
     fn value(&self) -> Result<Bytes>;
     /// The value's length in bytes.
     fn value_len(&self) -> usize;
-    /// The block of a table that the entry lies in, where it does.
+    /// The table block of the entry, if it lies in one.
     fn position(&self) -> Option<Position> {
         None
     }
-    /// Where the entry's record lies in a pool, where it does.
+    /// The place of the entry's record, if it lies in a pool.
     fn record(&self) -> Option<u64> {
         None
     }

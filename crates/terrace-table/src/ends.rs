@@ -32,7 +32,7 @@ impl Ends {
         Ok((Ends { footer, root: Arc::new(root) }, meta))
     }
 
-    /// Reads both ends of a table that a manifest names, and which is to be what that says of it.
+    /// Reads both ends of a table that a manifest names, and compares them with the manifest's figures.
     pub fn read_named(file: &dyn ReadFile, meta: &TableMeta, origin: u64) -> Result<Ends> {
         let (ends, found) = Ends::read(file, meta.number)?;
         if ends.footer.origin != origin {

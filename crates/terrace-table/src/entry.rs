@@ -1,4 +1,4 @@
-//! What a table stores: versions of keys, and their order.
+//! The entries of tables: versions of keys, and their order.
 
 use std::cmp::Ordering;
 

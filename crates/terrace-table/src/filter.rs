@@ -75,7 +75,7 @@ impl Filter {
         Ok(Filter { data })
     }
 
-    /// The filter of which `data` are the bytes; `None` if they are none of one.
+    /// The filter with the bytes `data`; `None` if these are not a filter's.
     pub fn of(data: Bytes) -> Option<Filter> {
         Filter::new(data).ok()
     }

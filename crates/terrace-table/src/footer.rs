@@ -55,7 +55,7 @@ pub(crate) struct Footer {
     pub data_end: u64,
     pub number: u32,
     pub file_bytes: u64,
-    /// Where it comes from, as its user says; 0 for not known.
+    /// Its origin, as its user defines it; 0 for not known.
     pub origin: u64,
 }
 
@@ -64,7 +64,7 @@ fn u32_at(data: &[u8], at: usize) -> u32 {
 }
 
 impl Footer {
-    /// What every block of the table is bound to.
+    /// The identity that every block of the table is bound to.
     pub fn owner(&self) -> Owner {
         Owner { number: self.number, origin: self.origin }
     }
@@ -88,8 +88,8 @@ impl Footer {
         footer
     }
 
-    /// Checks `head` and `foot`, the two ends of a file of `file_bytes`, against each other and reads
-    /// the footer. Which error it is depends on whether this is a table at all and of which version.
+    /// Checks `head` and `foot`, the two ends of a file of `file_bytes`, against each other and reads the footer. The
+    /// error depends on whether this is a table at all, and on its version.
     pub fn decode(path: &Path, head: &[u8], foot: &[u8], file_bytes: u64) -> Result<Footer> {
         check_kind(path, head, foot, file_bytes)?;
         let foot_at = file_bytes - FOOTER_BYTES as u64;

@@ -1,4 +1,4 @@
-//! The frame around every block: a header that says what follows and checks it.
+//! The frame around every block: a header that describes and checks the payload.
 //!
 //! ```text
 //!  0  u16  magic
@@ -35,7 +35,7 @@ pub(crate) const MAX_PAYLOAD_BYTES: usize = MAX_VALUE_BYTES + TableOptions::MAX_
 const LZ4_MAX_RATIO: usize = 255;
 const MAGIC: u16 = 0xb10c;
 
-/// What a block holds.
+/// The sort of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum BlockKind {
@@ -55,11 +55,11 @@ impl BlockKind {
     }
 }
 
-/// Which table a block is of.
+/// The table of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub number: u32,
-    /// Where the table comes from, as its user says; 0 for not known.
+    /// The table's origin, as its user defines it; 0 for not known.
     pub origin: u64,
 }
 
@@ -77,12 +77,12 @@ impl Handle {
     }
 }
 
-/// Stored bytes that are not what the format says, at a place that the caller knows.
+/// Stored bytes that violate the format, at a place that the caller knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Malformed {
     expected: &'static str,
     found: String,
-    /// They are sound, and of a kind that only a later version knows.
+    /// The bytes are sound, but of a kind that only a later version knows.
     later: Option<&'static str>,
 }
 
@@ -141,13 +141,13 @@ impl Header {
         u64::from(MAGIC) | (kind as u64) << 16 | (compression as u64) << 24 | u64::from(number) << 32
     }
 
-    /// Those of the header `head`.
+    /// The first eight bytes of the header `head`.
     #[inline]
     pub fn word_of(head: &[u8; HEADER_BYTES]) -> u64 {
         head.first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
     }
 
-    /// Bytes of the payload as it is stored, as `head` says.
+    /// Bytes of the stored payload according to `head`.
     #[inline]
     pub fn stored_of(head: &[u8; HEADER_BYTES]) -> usize {
         u32::from_le_bytes([head[8], head[9], head[10], head[11]]) as usize

@@ -4,8 +4,8 @@ use crate::block::{Block, BlockCursor, Held, Lookup};
 use crate::filter::Filter;
 use crate::frame::Malformed;
 
-/// Reads the block payload `data` in every way there is. Lookups and walks give whatever sound lengths lead to: the
-/// order of entries is the checksum's business.
+/// Reads the block payload `data` in every way there is. Lookups and walks return whatever sound lengths lead to: only
+/// the checksum protects the order of entries.
 pub fn block(data: &[u8]) {
     let Ok(block) = Block::new(Bytes::copy_from_slice(data), 0, 0) else { return };
     for key in [&b""[..], b"a", b"common/011", &data[..data.len().min(9)]] {

@@ -13,7 +13,7 @@ use crate::position::BLOCK_ALIGN;
 /// A separator between the last entry of a block and the first of the next: with `Some(len)` the first
 /// `len` bytes of the next key, not all of it, at sequence number 0; with `None` the last entry.
 pub(crate) fn separator(last: &[u8], next: &[u8]) -> Option<usize> {
-    // One byte past what they share is past `last`, and before `next` by being shorter.
+    // The shared prefix and one more byte of `next` come after `last`, and not after `next`, being its prefix.
     let len = shared_prefix(last, next) + 1;
     (len < next.len()).then_some(len)
 }

@@ -1,8 +1,7 @@
 //! SSTables: immutable sorted files of versioned keys, their block cache, and cursors that merge them.
 //!
-//! Entries are ordered everywhere by key ascending as unsigned bytes, then by sequence number
-//! descending, so that the newest version of a key comes first. `docs/formats/sstable.md` tells the
-//! bytes. What always holds:
+//! Entries are ordered everywhere by key ascending as unsigned bytes, then by sequence number descending, so that the
+//! newest version of a key comes first. `docs/formats/sstable.md` tells the bytes. Invariants:
 //!
 //! 1. A block is checked (checksum, table number, origin, offset) before any of its bytes is believed, once,
 //!    when it enters memory; of a table that is read through a mapping, when it is first read from that.

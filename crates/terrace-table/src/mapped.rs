@@ -1,14 +1,15 @@
-//! Reading a table through a mapping of its file: without a call of the system, a copy of the block, or the cache.
+//! Reads a table through a mapping of its file: without a system call, a copy of the block, or the cache.
 //!
-//! 1. A block's checksums are verified before it is believed for the first time, and not again as long as the table is mapped
-//!    ([`Table::verify`] has all of them verified anew). Threads that verify the same block side by side find the same.
-//! 2. What is not as expected here is no error yet. The caller goes on by calls, which either find what is right, or
-//!    tell what is wrong. So everything here is `Option`.
-//! 3. Nothing is given that was read from the mapping before [`is_sound`](TableMap::is_sound) has been asked afterwards.
-//! 4. Every length that is read bounds what is read by it, whatever pages hold: they may turn to zeros at any time.
+//! 1. A block's checksums are verified before its first use, and not again as long as the table is mapped
+//!    ([`Table::verify`] makes all of them be verified again). Threads that verify the same block side by side find the
+//!    same.
+//! 2. A mismatch here is not an error yet. The caller goes on by system calls, which find the right bytes or report the
+//!    error. So everything here is an `Option`.
+//! 3. Bytes that were read from the mapping are returned only after [`is_sound`](TableMap::is_sound) was asked.
+//! 4. Every length is checked before it is used: pages may turn to zeros at any time.
 //!
-//! What this does not find: bytes that change on the medium after they were verified, and are read again because the page
-//! cache has dropped them. `Table::verify` does, and compactions do, which read by calls.
+//! This does not detect bytes that change on the medium after they were verified, and that are read again because the
+//! page cache has dropped them. `Table::verify` detects them, and so do compactions, which read by calls.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -29,8 +30,8 @@ use crate::table::Table;
 /// No two blocks begin within so many bytes: none has fewer, its header included.
 const UNIT_BYTES: usize = 32;
 
-/// Values from this length on are given as shares of the mapping. Shorter ones are copied: that costs no more than to count one
-/// more that shares it, and pins nothing.
+/// Values from this length on are given as shares of the mapping. Shorter ones are copied: that costs no more than to
+/// count one more that shares it, and pins nothing.
 const SHARED_VALUE_BYTES: usize = 256;
 
 /// Bytes from one to the next of which at least one lies in each page.
@@ -39,7 +40,7 @@ const STRIDE_BYTES: usize = 4096;
 /// So many reads go by calls before a table that could not be mapped is tried again.
 const READS_BETWEEN_TRIES: u64 = 4096;
 
-/// What a table's mapping is read by.
+/// The state for reading a table through its mapping.
 #[derive(Debug)]
 pub(crate) struct TableMap {
     mapping: Mapping,
@@ -50,7 +51,7 @@ pub(crate) struct TableMap {
     /// Where data blocks end, and where all blocks do.
     data_end: usize,
     end: usize,
-    /// A compressed block was met: then the cache is asked first.
+    /// A compressed block was met; from then on the cache is asked first.
     has_compressed: AtomicBool,
 }
 
@@ -73,7 +74,7 @@ impl TableMap {
         size_of_val(&*self.verified) + size_of::<Self>()
     }
 
-    /// Whether everything that was read from the mapping until now is the file's.
+    /// Whether all bytes that were read from the mapping until now are the file's.
     #[inline]
     pub fn is_sound(&self) -> bool {
         !self.mapping.has_failed()
@@ -86,12 +87,12 @@ impl TableMap {
         self.verified.get(word).is_some_and(|word| word.load(Ordering::Relaxed) & bit != 0)
     }
 
-    /// Has every block be verified again.
+    /// Every block is to be verified again.
     pub fn forget_verified(&self) {
         self.verified.iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }
 
-    /// Has the system read the bytes of the file from `from` to `to` soon.
+    /// Asks the system to read the bytes of the file from `from` to `to` soon.
     pub fn will_need(&self, from: u64, to: u64) {
         self.mapping.will_need(from as usize..to as usize);
     }
@@ -133,7 +134,7 @@ impl TableMap {
     fn verify(&self, head: &[u8], payload: &[u8], offset: u64) -> Option<()> {
         let at = offset as usize;
         if at / STRIDE_BYTES != (at + HEADER_BYTES + payload.len()) / STRIDE_BYTES {
-            // Of several pages: one read for all, should they not be there.
+            // A block of several pages: one read for all of them, if they are not in memory.
             self.mapping.will_need(at..at + HEADER_BYTES + payload.len());
         }
         let header = Header::decode(head, offset, self.origin).ok()?;
@@ -153,7 +154,7 @@ impl TableMap {
         Some((start, View::new(payload).ok()?))
     }
 
-    /// The block of `kind` at `offset`, which shares the mapping. Whoever reads it asks whether that is sound.
+    /// The block of `kind` at `offset`, which shares the mapping. Its reader asks whether the mapping is sound.
     pub fn block(&self, offset: u64, kind: BlockKind) -> Option<Block> {
         let (start, payload) = self.payload(offset, kind)?;
         let shared = self.mapping.bytes().slice(start..start + payload.len());
@@ -180,7 +181,7 @@ impl TableMap {
         Entry { seq: found.seq, kind: found.kind, value: self.value(value) }
     }
 
-    /// Bytes `range` of the file, which were read from it or are now: whether they could be, the mapping knows.
+    /// Bytes `range` of the file, which were read or are read now; the mapping knows whether that succeeded.
     #[inline]
     fn value(&self, range: std::ops::Range<usize>) -> Bytes {
         let all = self.mapping.bytes();
@@ -192,7 +193,8 @@ impl TableMap {
         value
     }
 
-    /// What of the version of `key` up to `max_seq` the block at `position` has; `None` if calls have to tell.
+    /// The answer of the block at `position` about the version of `key` up to `max_seq`; `None` if system calls have to
+    /// find it.
     #[inline]
     fn find(&self, position: Position, key: &[u8], max_seq: u64) -> Option<InBlock> {
         if position.number() != u64::from(self.number) {
@@ -207,10 +209,10 @@ impl TableMap {
         self.is_sound().then_some(found)
     }
 
-    /// What a search from the index block at `offset` leads to.
+    /// The result of a search from the index block at `offset`.
     fn search(&self, offset: u64, key: &[u8], max_seq: u64) -> Option<Option<Entry>> {
         let (_, index) = self.view(offset, BlockKind::Index)?;
-        // That there is none in an index block that the root leads to is damage.
+        // An index block that the root leads to must have one; otherwise it is damaged.
         let value = index.value_at_or_after(key, max_seq).ok()??;
         let handle = decode_handle(value, self.data_end as u64).ok()?;
         let (start, view) = self.view(handle.offset, BlockKind::Data)?;
@@ -222,15 +224,15 @@ impl TableMap {
     }
 }
 
-/// What a block has of a key.
+/// The answer of a block about a key.
 enum InBlock {
     Entry(Entry),
     Nothing,
-    /// Versions of it that are too new; others may be in what follows.
+    /// It has versions that are too new; others may follow in later blocks.
     Behind,
 }
 
-/// So many words of zeros. They are not written to here: the system gives memory for those that are used later.
+/// Words of zeros. They are not touched here: the system provides memory when they are used.
 fn zeroed(words: usize) -> Box<[AtomicU64]> {
     // SAFETY: an atomic word may hold whatever bits a `u64` may, so zeros are a value of each.
     unsafe { Box::new_zeroed_slice(words).assume_init() }
@@ -243,7 +245,7 @@ fn place(offset: u64) -> (usize, u64) {
     (unit / 64, 1 << (unit % 64))
 }
 
-/// Reads a byte of each page of `value`: what cannot be read is to be known before it is given.
+/// Reads a byte of each page of `value`: a page that cannot be read must be found before the value is returned.
 #[inline]
 fn read_pages(value: &[u8]) {
     let mut seen = 0;
@@ -261,7 +263,7 @@ impl Table {
         (!map.has_compressed.load(Ordering::Relaxed)).then_some(map)
     }
 
-    /// The same, whether or not the cache is to be asked first.
+    /// The same, regardless of whether the cache is to be asked first.
     #[inline]
     fn any_map(&self) -> Option<&TableMap> {
         if !self.maps.as_ref()?.is_wanted() {
@@ -278,7 +280,7 @@ impl Table {
         if !self.reads_unmapped.fetch_add(1, Ordering::Relaxed).is_multiple_of(READS_BETWEEN_TRIES) {
             return None;
         }
-        // What is wrong with the ends, calls tell.
+        // System calls find out what is wrong with the ends.
         let footer = self.footer().ok()?;
         let mapping = self.maps.as_ref()?.map(self.file())?;
         if mapping.bytes().len() as u64 != footer.file_bytes {
@@ -291,14 +293,14 @@ impl Table {
         }))
     }
 
-    /// The error for what was read from a mapping that turned out not to be readable.
+    /// The error for bytes from a mapping that turned out to be unreadable.
     #[cold]
     pub(crate) fn unreadable(&self) -> Error {
         let why = "a mapped table could not be read: an I/O error, or the file was cut";
         Error::io(self.path(), "read", std::io::Error::other(why))
     }
 
-    /// Refuses what was read from the mapping if that has failed.
+    /// An error if the mapping has failed, so that bytes read from it are not used.
     #[inline]
     pub(crate) fn check_map(&self) -> Result<()> {
         match self.map.get() {
@@ -332,8 +334,8 @@ impl Table {
         map.search(handle.offset, key, max_seq)
     }
 
-    /// [`get_many`](Table::get_many) through the mapping, each of what is found there; the others are `None`. All are if the
-    /// mapping fails meanwhile: what was sound when it was found may be zeros by now.
+    /// [`get_many`](Table::get_many) through the mapping; entries that are not found there are `None`. All are `None`
+    /// if the mapping fails meanwhile: bytes that were sound when they were found may be zeros by now.
     pub(crate) fn get_many_mapped(
         &self,
         map: &TableMap,
@@ -349,7 +351,8 @@ impl Table {
         found
     }
 
-    /// Has the system read at once what of `requests` was not read before. One alone is read as it is met.
+    /// Asks the system to read those blocks of `requests` at once that were not read before. A single block is not
+    /// announced.
     pub(crate) fn announce(&self, map: &TableMap, requests: &[(Position, &[u8])]) {
         if requests.len() < 2 {
             return;

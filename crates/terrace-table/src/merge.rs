@@ -91,7 +91,7 @@ impl MergeCursor {
                 child.seek(&key, seq)?
             }
             let equal = child.valid() && child.seq() == seq && child.key() == key;
-            // Of equal entries, those of earlier children come before.
+            // Equal entries come in the order of their children.
             if equal && back && i > here {
                 child.prev()?;
             }
@@ -103,7 +103,7 @@ impl MergeCursor {
         Ok(())
     }
 
-    /// Moves the current child on, having turned if need be.
+    /// Moves the current child on, after a change of direction if necessary.
     fn advance(&mut self, back: bool) -> Result<()> {
         if self.back != back {
             self.turn(back)?;
@@ -126,7 +126,7 @@ impl MergeCursor {
         self.heap.first().map(|&top| &*self.children[top])
     }
 
-    /// Which of the merged cursors the current entry is from.
+    /// The number of the merged cursor that has the current entry.
     pub fn child(&self) -> Option<usize> {
         self.heap.first().copied()
     }

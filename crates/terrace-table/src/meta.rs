@@ -1,4 +1,4 @@
-//! What a table holds, in a few figures: in the table itself and in the store's manifest.
+//! A table's figures, kept in the table itself and in the store's manifest.
 
 use terrace_base::codec::{Reader, put_bytes, put_varint};
 
@@ -36,7 +36,7 @@ impl TableMeta {
         put_bytes(out, &self.largest);
     }
 
-    /// Reads what [`encode`](Self::encode) wrote; `None` if the bytes are not that.
+    /// Reads the bytes of [`encode`](Self::encode); `None` if they are not of that form.
     pub fn decode(r: &mut Reader<'_>) -> Option<TableMeta> {
         Some(TableMeta {
             file_bytes: r.u64()?,

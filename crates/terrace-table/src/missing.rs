@@ -1,4 +1,4 @@
-//! A table that is not there any more, of which the figures are known: whoever asks for what it may have held gets an error.
+//! A table that is lost, but whose figures are known: a lookup of a key that it may have held is an error.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::options::Compression;
 use crate::position::BLOCK_ALIGN;
 use crate::table::Table;
 
-/// No table is shorter; figures that say so are made up.
+/// No table is shorter; smaller figures are invalid.
 const SMALLEST_BYTES: u64 = 4096;
 
 /// A file of which every part is an error to read.
@@ -45,8 +45,8 @@ impl ReadFile for Gone {
 }
 
 impl Table {
-    /// Stands for the table with the figures `meta`, which is missing, as `error` says. To read what lies in its range of
-    /// keys, or at a position in it, is that error; that nothing else lies in it is known.
+    /// Stands for the table with the figures `meta`, which is missing because of `error`. Reading within its range of
+    /// keys, or at a position in it, returns that error; keys outside of its range are known not to be in it.
     pub fn missing(meta: TableMeta, error: Error, cache: Arc<BlockCache>) -> Arc<Table> {
         let path = match &error {
             Error::Corruption { file, .. } => file.clone(),

@@ -1,4 +1,4 @@
-//! Moving over the entries of a row of blocks, which a cursor over their handles finds.
+//! A cursor over the entries of a row of blocks, which another cursor finds by their handles.
 //!
 //! A table is two such levels: the root's entries find index blocks, whose entries find data blocks.
 //! Each level is the same walk, written once: [`Nested`] over [`RootCursor`], and over that again.
@@ -154,7 +154,7 @@ impl<O: Handles> Nested<O> {
         self.inner.valid()
     }
 
-    /// Runs `moves` and, should it fail, leaves the cursor nowhere.
+    /// Runs `moves`; if that fails, the cursor is nowhere.
     fn guard(&mut self, moves: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         moves(self).inspect_err(|_| self.inner.set(None))
     }
@@ -165,7 +165,7 @@ impl<O: Handles> Nested<O> {
         located(self.source.table(), self.inner.block(), moved)
     }
 
-    /// Refuses what was read by now if it comes from a mapping that has failed.
+    /// An error if the bytes read so far come from a mapping that has failed.
     fn check_map(&self) -> Result<()> {
         if self.inner.is_mapped() { self.source.table().check_map() } else { Ok(()) }
     }
@@ -181,7 +181,7 @@ impl<O: Handles> Nested<O> {
         }
     }
 
-    /// Has `outer` go on while it is at a block that is to be passed.
+    /// Moves `outer` on while it is at a block that is to be passed.
     fn pass(&mut self, way: Way) -> Result<()> {
         let Some(passed) = self.passed.clone() else { return Ok(()) };
         while let Some(handle) = self.outer.handle()?.filter(|handle| passed.contains(&handle.offset)) {

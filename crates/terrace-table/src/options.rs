@@ -38,7 +38,7 @@ pub struct TableOptions {
     pub compression: Compression,
     /// Bits of Bloom filter per distinct key, up to 64; 0 for no filter. 10 give one false positive in 90.
     pub filter_bits_per_key: u32,
-    /// What the table says of where it comes from, such as its database; 0 for nothing. Every block is bound to it.
+    /// The table's origin, such as its database; 0 for none. Every block is bound to it.
     pub origin: u64,
 }
 

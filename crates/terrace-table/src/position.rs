@@ -13,7 +13,7 @@
 pub(crate) const BLOCK_ALIGN: u64 = 16;
 /// Bytes per step of the length code.
 const LENGTH_UNIT: u64 = 512;
-/// The length code that says: read [`LONG_FIRST_READ`] bytes, the header there tells the rest.
+/// The length code of long blocks: read [`LONG_FIRST_READ`] bytes; the header in them has the length.
 const LONG: u64 = 255;
 /// Bytes of the first read of a long block.
 const LONG_FIRST_READ: usize = 128 << 10;

@@ -1,8 +1,7 @@
-//! Bringing back what a damaged table still holds.
+//! Recovers the sound entries of a damaged table.
 //!
-//! If the index can be read, it says where the data blocks are. If it cannot, the file is read block by
-//! block: a header tells where the next one is, and behind a damaged header the next sound one is
-//! looked for at every multiple of 16 bytes.
+//! If the index can be read, it leads to the data blocks. Otherwise the file is read block by block: a header tells
+//! where the next one is, and behind a damaged header the next sound one is searched for at every multiple of 16 bytes.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -29,18 +28,18 @@ pub struct LostRange {
     pub offset: u64,
     /// Its length in bytes. 0 at the end of a file whose end is missing.
     pub len: u64,
-    /// The last key brought back before it: what is lost is at or after this key.
+    /// The last key recovered before it: the lost keys are at or after this key.
     pub after: Option<Vec<u8>>,
-    /// The first key brought back behind it: what is lost is at or before this key.
+    /// The first key recovered behind it: the lost keys are at or before this key.
     pub before: Option<Vec<u8>>,
 }
 
-/// What [`salvage`] brought back and what it could not.
+/// The report of [`salvage`]: what was recovered and what is lost.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Salvaged {
-    /// The table's number, if anything still said it: the footer, or else a block of the origin.
+    /// The table's number, if the footer or a block of the origin still has it.
     pub number: Option<u64>,
-    /// Where the table comes from, if its footer still says it.
+    /// The table's origin, if its footer still has it.
     pub origin: Option<u64>,
     /// Data blocks brought back.
     pub blocks: u64,
@@ -57,12 +56,12 @@ type Take<'a> = &'a mut dyn FnMut(&[u8], u64, Kind, Bytes) -> Result<()>;
 
 /// Gives every entry of the undamaged blocks of the table at `path` to `take`, in order.
 ///
-/// Where its footer does not say any more which table it is, it is taken for table `number` of `origin`. A block of
-/// another table or another origin is as lost as a damaged one.
+/// If its footer does not identify the table any more, it is taken for table `number` of `origin`. Blocks of another
+/// table or another origin count as lost.
 ///
 /// # Errors
-/// `InvalidFormat` if the file is no table, or holds what only a later version knows; what `take` returns; what opening the file returns. Damage
-/// and parts that cannot be read are no errors: they are in the report.
+/// `InvalidFormat` if the file is not a table, or holds entries that only a later version knows; errors of `take`;
+/// errors of opening the file. Damage and parts that cannot be read are no errors: they are in the report.
 pub fn salvage(fs: &dyn Fs, path: &Path, number: u64, origin: u64, take: Take<'_>) -> Result<Salvaged> {
     let file = fs.open(path, Access::Sequential)?;
     let footer = Tail::read(&*file).and_then(|tail| tail.footer(&*file)).ok();
@@ -88,7 +87,7 @@ pub fn salvage(fs: &dyn Fs, path: &Path, number: u64, origin: u64, take: Take<'_
     Ok(report)
 }
 
-/// The data blocks of the table, if everything that says where they are is sound.
+/// The data blocks of the table, if the index is sound.
 fn index(fs: &dyn Fs, path: &Path, number: u32) -> Option<Vec<Handle>> {
     let cache = Arc::new(BlockCache::new(0));
     let table = Table::open(fs, path, u64::from(number), cache, Access::Sequential).ok()?;
@@ -105,7 +104,7 @@ fn index(fs: &dyn Fs, path: &Path, number: u32) -> Option<Vec<Handle>> {
 struct Work<'a> {
     file: &'a dyn ReadFile,
     scanner: Scanner<'a>,
-    /// What a block must be bound to.
+    /// The identity that a block must be bound to.
     owner: Owner,
     report: Salvaged,
     /// The lost range that is not over yet, without its length.
@@ -130,7 +129,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Looks for data blocks up to `data_end`, or if that is not known up to a block of another kind.
+    /// Searches for data blocks up to `data_end`, or if that is not known up to a block of another kind.
     fn by_scan(&mut self, data_end: Option<u64>) -> Result<()> {
         let end = data_end.unwrap_or(self.file.len());
         let mut at = HEAD_BYTES as u64;
@@ -176,7 +175,7 @@ impl Work<'_> {
     fn load(&mut self, handle: Handle) -> Result<Arc<Block>> {
         let bytes = self.scanner.bytes(handle.offset, handle.len)?;
         let block = Arc::new(decode_block(self.file, bytes, handle, BlockKind::Data, self.owner)?);
-        // A block is given wholly or not at all, so all of it is decoded before.
+        // A block is given as a whole or not at all, so all of it is decoded first.
         let mut cursor = BlockCursor::default();
         cursor.set(Some(Held::Cached(block.clone())));
         let mut moved = cursor.first();
@@ -206,7 +205,7 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// What lies from `offset` on is lost, up to what is found next.
+    /// The bytes from `offset` on are lost, up to the next sound block.
     fn lose(&mut self, offset: u64) {
         let range = || LostRange { offset, len: 0, after: self.last_key.clone(), before: None };
         self.lost.get_or_insert_with(range);

@@ -1,14 +1,14 @@
-//! A buffer of each thread for what is read only to be copied from.
+//! A buffer of each thread for bytes that are read only to be copied.
 
 use std::cell::Cell;
 
 /// Longer buffers are not kept.
 const MOST_BYTES: usize = 256 << 10;
 
-/// Runs `with` over `len` bytes, which hold anything.
+/// Runs `with` over `len` bytes with arbitrary contents.
 pub(crate) fn with_scratch<T>(len: usize, with: impl FnOnce(&mut [u8]) -> T) -> T {
     thread_local!(static KEPT: Cell<Vec<u8>> = const { Cell::new(Vec::new()) });
-    // Taken, not borrowed: one that is asked for meanwhile is another.
+    // Taken, not borrowed: a nested call gets another buffer.
     let mut buf = KEPT.take();
     if buf.len() < len {
         buf.resize(len, 0);

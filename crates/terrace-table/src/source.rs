@@ -26,7 +26,7 @@ pub(crate) struct Source {
     window: Bytes,
     window_start: u64,
     last: Option<Handle>,
-    /// What of a mapping the system was asked to read.
+    /// The range of the mapping that the system was asked to read.
     announced: Range<u64>,
 }
 
@@ -49,28 +49,28 @@ impl Source {
         &self.table
     }
 
-    /// Says that a scan starts at an end of the table. One that does not fill the cache is a compaction
-    /// or the like, which will read everything.
+    /// Notes that a scan starts at an end of the table. One that does not fill the cache is a compaction or the like,
+    /// which will read everything.
     pub fn begin_scan(&mut self) {
         self.last = None;
         self.next_window = if self.fill_cache { 0 } else { self.max_window };
     }
 
-    /// Says that the cursor jumped.
+    /// Notes that the cursor jumped.
     pub fn jump(&mut self) {
         self.last = None;
         self.next_window = 0;
     }
 
-    /// Says that the block at `handle` is gone past: who reads on behind it reads in sequence.
+    /// Notes that the block at `handle` is skipped: a read behind it still counts as sequential.
     pub fn pass(&mut self, handle: Handle) {
         if self.last.is_some() {
             self.last = Some(handle);
         }
     }
 
-    /// The block at `handle`. A scan that does not fill the cache, as a compaction's, reads by calls: it verifies every block,
-    /// so that what has been damaged since it was verified is not written anew.
+    /// The block at `handle`. A scan that does not fill the cache, such as a compaction's, reads by calls: it verifies
+    /// every block, so that damage since the last verification is not copied.
     pub fn fetch(&mut self, handle: Handle) -> Result<Held> {
         let before = self.last.replace(handle);
         if let Some(block) = self.mapped(handle, before)? {
@@ -94,8 +94,8 @@ impl Source {
         Ok(Held::Cached(block))
     }
 
-    /// The block from the table's mapping, if it is read through one. What was not read before is announced to the system
-    /// together with what will follow.
+    /// The block from the table's mapping, if it is read through one. A block that was not read before is announced to
+    /// the system together with the following ones.
     fn mapped(&mut self, handle: Handle, before: Option<Handle>) -> Result<Option<Block>> {
         let Some(map) = self.table.map().filter(|_| self.fill_cache) else { return Ok(None) };
         let is_announced = self.announced.contains(&handle.offset) || map.is_verified(handle.offset);
@@ -116,7 +116,7 @@ impl Source {
         handle.offset >= self.window_start && handle.offset + handle.len <= end
     }
 
-    /// Reads `handle`, and if the fetches go on in sequence also what will follow.
+    /// Reads `handle`, and also the following blocks if the fetches are sequential.
     fn read_window(&mut self, handle: Handle, before: Option<Handle>) -> Result<()> {
         let (from, to) = self.range_to_read(handle, before)?;
         self.window = Bytes::new();
@@ -125,7 +125,7 @@ impl Source {
         Ok(())
     }
 
-    /// What to read for `handle`, from where to where.
+    /// The range to read for `handle`.
     fn range_to_read(&mut self, handle: Handle, before: Option<Handle>) -> Result<(u64, u64)> {
         let forward = before.is_none_or(|b| b.end() == handle.offset);
         let backward = before.is_some_and(|b| handle.end() == b.offset);

@@ -30,16 +30,16 @@ pub struct Table {
     file: Arc<dyn ReadFile>,
     cache: Arc<BlockCache>,
     meta: TableMeta,
-    /// The origin that it must have, where its ends are read later.
+    /// The origin that it must have, if its ends are read later.
     origin: u64,
     ends: OnceLock<Ends>,
     filter: OnceLock<Filter>,
-    /// Says whether it is read through a mapping; without, it never is.
+    /// Decides whether it is read through a mapping; without this it never is.
     pub(crate) maps: Option<Arc<Maps>>,
     pub(crate) map: OnceLock<TableMap>,
     /// Reads while it could not be mapped.
     pub(crate) reads_unmapped: AtomicU64,
-    /// Whether it only stands for a table that is not there.
+    /// Whether it only stands for a missing table.
     missing: bool,
 }
 
@@ -47,8 +47,8 @@ impl Table {
     /// Opens the table `number` at `path`, checking both ends, its figures and its root index.
     ///
     /// # Errors
-    /// `InvalidFormat` for a file that is no table or of another version, `Corruption` for a damaged one
-    /// and for one that says it is another number.
+    /// `InvalidFormat` for a file that is not a table or of another version, `Corruption` for a damaged one and for one
+    /// with another number.
     pub fn open(
         fs: &dyn Fs,
         path: &Path,
@@ -61,9 +61,9 @@ impl Table {
         Ok(Arc::new(Table::of_parts(file, cache, meta, Ok(ends))))
     }
 
-    /// The table in `file`, of which `meta` is known and that it comes from `origin`. Nothing is read before it is asked
-    /// for something, and then what [`open`](Self::open) checks is; it must be the very table. Where that fails it fails
-    /// what was asked, and whoever asks next tries again.
+    /// The table in `file`, with known figures `meta` and origin `origin`. It is read only on first use, and then
+    /// checked as by [`open`](Self::open); it must be that very table. If that fails the request fails, and the next
+    /// one tries again.
     pub fn lazy(file: Arc<dyn ReadFile>, meta: TableMeta, origin: u64, cache: Arc<BlockCache>) -> Arc<Table> {
         Arc::new(Table::of_parts(file, cache, meta, Err(origin)))
     }
@@ -81,7 +81,7 @@ impl Table {
         Arc::new(table)
     }
 
-    /// With its ends, or with the origin that these must have.
+    /// A table with its ends, or with the origin that they must have.
     fn of_parts(
         file: Arc<dyn ReadFile>,
         cache: Arc<BlockCache>,
@@ -100,7 +100,7 @@ impl Table {
         table
     }
 
-    /// One whose ends are made up, since it is not there; see [`missing`](Self::missing).
+    /// A missing table, whose ends are made up; see [`missing`](Self::missing).
     pub(crate) fn made_up(
         file: Arc<dyn ReadFile>,
         cache: Arc<BlockCache>,
@@ -112,7 +112,7 @@ impl Table {
         table
     }
 
-    /// The table's ends, read now where they have not been.
+    /// The table's ends, read now unless they were read before.
     #[inline]
     fn ends(&self) -> Result<&Ends> {
         match self.ends.get() {
@@ -130,15 +130,15 @@ impl Table {
         }))
     }
 
-    /// Reads and checks what every lookup needs, unless that has been done.
+    /// Reads and checks the parts that every lookup needs, unless that was done before.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open), and `Corruption` if it is another table than it was said to be.
+    /// Those of [`open`](Self::open), and `Corruption` if it is another table than expected.
     pub fn load(&self) -> Result<()> {
         self.ends().map(drop)
     }
 
-    /// The number that the table at `path` says it has, and where it says it comes from: its two ends are read.
+    /// The number and the origin in the two ends of the table at `path`.
     ///
     /// # Errors
     /// Those of [`open`](Self::open).
@@ -224,8 +224,8 @@ impl Table {
         TableCursor::new(self, fill_cache, readahead, None)
     }
 
-    /// A [`cursor`](Self::cursor) that goes past some blocks as if they were empty. No read begins with one of them; those
-    /// that lie among others may be read along with these, which costs less than one more read.
+    /// A [`cursor`](Self::cursor) that goes past some blocks as if they were empty. No read begins with one of them;
+    /// those between others may be read along with these, which costs less than one more read.
     pub fn cursor_past(
         self: &Arc<Self>,
         passed: Option<PassedBlocks>,
@@ -235,8 +235,8 @@ impl Table {
         TableCursor::new(self, fill_cache, readahead, passed)
     }
 
-    /// Keys of the table in order, each with the bytes of data from the one before it, of about equal shares:
-    /// where a scan may be cut into several. Reads nothing.
+    /// Keys of the table in order, each with the bytes of data from the one before it, of about equal shares: a scan
+    /// can be divided at them. Reads nothing from the file.
     pub fn anchors(self: &Arc<Self>) -> Result<Vec<(Vec<u8>, u64)>> {
         let mut root = RootCursor::new(self);
         let mut keys = Vec::new();

@@ -1,4 +1,4 @@
-//! What opening a table reads: the two ends of its file, and blocks of them, checked.
+//! The parts that opening a table reads: the two ends of its file, and blocks in them, checked.
 
 use bytes::Bytes;
 use terrace_base::codec::Reader;

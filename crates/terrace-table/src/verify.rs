@@ -1,4 +1,4 @@
-//! Checking every byte of a table, from the medium and not from the cache, nor from a mapping.
+//! Checks every byte of a table, read from the medium and not from the cache or a mapping.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use crate::table::Table;
 use crate::tail::{Tail, decode_block, open_payload};
 
 impl Table {
-    /// Reads the whole file and checks every byte of it: the checksum of each block, that entries are in
-    /// order, that index, filter and figures agree with them, and that nothing lies between. Goes past the page cache, where
-    /// the file system lets it. Blocks that were verified when they were read through a mapping are verified again by
-    /// whoever reads them next.
+    /// Reads the whole file and checks every byte of it: the checksum of each block, that entries are in order, that
+    /// index, filter and figures agree with them, and that nothing lies between. Reads past the page cache if the file
+    /// system allows it. Blocks that were verified when they were read through a mapping are verified again at their
+    /// next use.
     ///
     /// # Errors
-    /// `Corruption` at the first thing that is wrong.
+    /// `Corruption` at the first error.
     pub fn verify(self: &Arc<Self>) -> Result<()> {
         if let Some(map) = self.map.get() {
             map.forget_verified();
@@ -41,14 +41,14 @@ impl Table {
     }
 }
 
-/// What has been seen of a table so far.
+/// The state of a verification.
 ///
 /// Invariant: `index` is at the entry for the next data block; `low` is the separator before it.
 struct Verifier<'a> {
     table: &'a Arc<Table>,
     filter: Option<Filter>,
     index: IndexCursor,
-    /// Another, for searches.
+    /// A second cursor, for searches.
     search: IndexCursor,
     low: Option<(Vec<u8>, u64)>,
     last: Option<(Vec<u8>, u64)>,

@@ -12,7 +12,7 @@ const LOG_FLOOR: f64 = 0.1;
 pub struct Bars {
     /// Above them.
     pub title: String,
-    /// What the axis upward counts.
+    /// The unit of the vertical axis.
     pub y: String,
     /// The groups' names.
     pub groups: Vec<String>,
@@ -54,7 +54,7 @@ impl Bars {
                 .legend(move |(x, y)| Rectangle::new([(x, y - 4), (x + 10, y + 4)], colour(i).filled()));
         }
         if self.series.len() > 1 {
-            // What is drawn over a logarithmic axis falls off to the right.
+            // Groups over a logarithmic axis fall off to the right.
             let (left, right) = (SeriesLabelPosition::UpperLeft, SeriesLabelPosition::UpperRight);
             chart
                 .configure_series_labels()

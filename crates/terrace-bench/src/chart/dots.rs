@@ -25,7 +25,7 @@ pub struct Dot {
 /// Dots side by side.
 #[derive(Debug, Clone, Default)]
 pub struct DotRow {
-    /// What they are of.
+    /// Their name.
     pub name: String,
     /// Whether a line goes above it.
     pub begins_group: bool,
@@ -38,19 +38,19 @@ pub struct DotRow {
 pub struct Dots {
     /// The axis; places outside it are moved to its ends.
     pub across: Axis,
-    /// The place on it that others are measured by.
+    /// The place of the baseline on it.
     pub rule: f64,
     /// From top to bottom.
     pub rows: Vec<DotRow>,
 }
 
 impl Dots {
-    /// A picture of them, on no ground and without the series' names, which its page has.
+    /// A picture of them, without a background and without the series' names: its page has both.
     pub fn picture(&self) -> Outcome<String> {
         picture((WIDE, self.height()), |root| self.draw(root))
     }
 
-    /// A picture that stands alone: on a ground, with the series' `names` below.
+    /// A picture that stands alone: on a background, with the series' `names` below.
     pub fn alone(&self, names: &[String]) -> Outcome<String> {
         let lines = places_of(names).last().map_or(0, |(_, line)| line + 1);
         let height = self.height() + ROW * lines as u32 + ROW / 2;

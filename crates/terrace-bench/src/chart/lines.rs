@@ -10,7 +10,7 @@ const HEIGHT: u32 = 428;
 /// A line.
 #[derive(Debug, Clone, Default)]
 pub struct Series {
-    /// What it is of.
+    /// Its name.
     pub name: String,
     /// Which of the colours it has.
     pub colour: usize,
@@ -32,7 +32,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// A picture of them alone, on no ground and without their names, which its page has.
+    /// A picture of them alone, without a background and without their names: its page has both.
     pub fn picture(&self) -> Outcome<String> {
         picture((WIDE, HEIGHT), |root| self.draw(root, LARGE_TEXT, false))
     }

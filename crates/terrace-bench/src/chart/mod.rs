@@ -7,8 +7,8 @@
 //! | `rows` | lying bars with their figures beside them |
 //! | `dots` | dots in rows |
 //!
-//! Colours are written into a picture as they are in print. A page that has others for dark mode, or dims a series,
-//! finds them by that ([`hex`]).
+//! A picture holds the colours of print. A page that uses others for dark mode, or dims a series, finds them by their
+//! text ([`hex`]).
 
 mod bars;
 mod dots;
@@ -58,7 +58,7 @@ pub const COLOURS: [RGBColor; 10] = [
 
 /// Lines of the mesh, and axes.
 pub const MESH: RGBColor = RGBColor(217, 222, 227);
-/// An axis, and what is less important than the rest.
+/// An axis, and whatever is less important than the rest.
 pub const SOFT: RGBColor = RGBColor(102, 112, 120);
 
 fn colour(series: usize) -> RGBColor {
@@ -79,7 +79,7 @@ pub struct Axis {
     pub to: f64,
     /// Places and their text.
     pub marks: Vec<(f64, String)>,
-    /// What it counts.
+    /// Its unit.
     pub name: String,
 }
 
@@ -110,7 +110,7 @@ impl Axis {
         Axis { from: 0.0, to: names.len().max(1) as f64, marks, name: String::new() }
     }
 
-    /// The same with its ends swapped: what comes first stands on top.
+    /// The same with its ends swapped: the first entry stands on top.
     fn downward(self) -> Axis {
         Axis { from: self.to, to: self.from, ..self }
     }
@@ -157,10 +157,10 @@ pub enum Panel {
     Bars(Bars),
 }
 
-/// How far the axis upward goes beyond what is on it: there is room for names.
+/// How far the vertical axis extends beyond its data, to leave room for names.
 const ROOM: f64 = 1.3;
 
-/// The points of a line, and what it is of.
+/// The points of a line, and its name.
 pub type Named = (String, Vec<(f64, f64)>);
 
 impl Panel {
@@ -203,7 +203,8 @@ pub fn panels(columns: usize, panels: &[Panel]) -> Outcome<Option<String>> {
     .map(Some)
 }
 
-/// Draws [`panels`] into the file `name`.svg in the folder `dir`, which is made; the file, if there was something to draw.
+/// Draws [`panels`] into the file `name`.svg in the folder `dir`, which is made; the file, if there was something to
+/// draw.
 pub fn save(dir: &Path, name: &str, columns: usize, drawn: &[Panel]) -> Outcome<Option<PathBuf>> {
     let Some(svg) = panels(columns, drawn)? else { return Ok(None) };
     std::fs::create_dir_all(dir)?;
@@ -212,7 +213,7 @@ pub fn save(dir: &Path, name: &str, columns: usize, drawn: &[Panel]) -> Outcome<
     Ok(Some(path))
 }
 
-/// What `draw` draws on so many pixels.
+/// The picture that `draw` draws, of so many pixels.
 fn picture(size: (u32, u32), draw: impl FnOnce(&Area<'_>) -> Outcome) -> Outcome<String> {
     let mut text = String::new();
     {

@@ -16,13 +16,13 @@ const FIGURES_END: f64 = 0.82;
 /// A bar.
 #[derive(Debug, Clone, Default)]
 pub struct Row {
-    /// What it is of.
+    /// Its name.
     pub name: String,
     /// Which of the colours it has.
     pub colour: usize,
     /// Its length; `None` where there is no figure.
     pub value: Option<f64>,
-    /// The least and the greatest of what it stands for.
+    /// The least and the greatest of the values that it stands for.
     pub spread: Option<(f64, f64)>,
     /// Its figure, and a note to that.
     pub texts: [String; 2],
@@ -33,7 +33,7 @@ pub struct Row {
 pub struct Rows(pub Vec<Row>);
 
 impl Rows {
-    /// A picture of them, on no ground.
+    /// A picture of them, without a background.
     pub fn picture(&self) -> Outcome<String> {
         let names: Vec<String> = self.0.iter().map(|row| row.name.clone()).collect();
         let down = Axis::names(&names).downward();

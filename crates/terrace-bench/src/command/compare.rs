@@ -21,10 +21,10 @@ use super::own;
 
 /// Measures engines beside the stores people use, each in a process of its own, and draws a report.
 ///
-/// Quick takes about ten minutes, full less than two hours; tlsm and lab are the evaluations of single engines, with stores of their
-/// own. The report is DIR/index.html, the machine without persistent memory, and
-/// DIR/pm.html, the one with it: files that need no network. Every raw figure is in DIR/results.json. Run it as root for bounded memory and for dropped caches; without, it says what
-/// was not possible.
+/// Quick takes about ten minutes, full less than two hours; tlsm and lab are the evaluations of single engines, with
+/// stores of their own. The report is DIR/index.html, the machine without persistent memory, and DIR/pm.html, the one
+/// with it: files that need no network. Every raw figure is in DIR/results.json. Run it as root for bounded memory and
+/// for dropped caches; without, it says what was not possible.
 #[derive(Debug, Args)]
 pub struct Compare {
     /// Engines, separated by commas: those that end in -pm, and those that need it, have an emulated persistent memory;
@@ -95,7 +95,7 @@ pub struct Compare {
     /// Begin no further round after so many minutes [default: the suite's]
     #[arg(long, value_name = "N")]
     minutes: Option<f64>,
-    /// What random numbers start from
+    /// The seed of random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
 }
@@ -111,7 +111,7 @@ impl Compare {
         let comparison = self.comparison()?;
         fs::create_dir_all(&self.out)?;
         let results = comparison.run(&mut |results| results.save(&self.out));
-        // What is left there is of no use without the process that made it.
+        // Files that are left there are of no use without the process that made them.
         let _ = fs::remove_dir_all(&comparison.place.work_dir);
         let _ = fs::remove_dir_all(&comparison.place.pm_dir);
         let results = results?;
@@ -223,7 +223,7 @@ impl Compare {
         }
     }
 
-    /// The stores that a script names, those of a kind instead of which others are asked for replaced by them.
+    /// The stores that a script names. Where other stores of a kind are asked for, they take the place of the script's.
     fn stores(&self, mut stores: Vec<String>) -> Vec<String> {
         if stores.is_empty() {
             return stores;

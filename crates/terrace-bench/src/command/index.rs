@@ -62,7 +62,7 @@ pub struct Index {
     /// Do not count 256-byte blocks written (about 2 ns a block flushed)
     #[arg(long)]
     no_xplines: bool,
-    /// Insert in a process of its own, kill that with SIGKILL, and do the steps with what it leaves
+    /// Insert in a process of its own, kill that with SIGKILL, and run the steps on the pool that it leaves
     ///
     /// The steps are then recover,read,check unless they are given, and begin with recover.
     #[arg(long)]
@@ -78,7 +78,7 @@ pub struct Index {
 const STEPS: &str = "insert,flush,read,miss,update,flush,scan,probes,recover,read,delete,flush,check";
 const KILLED_STEPS: &str = "recover,read,check";
 
-/// What a JSON file holds.
+/// The contents of a JSON file.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     /// The command that made it.

@@ -10,10 +10,10 @@ use terrace_pmem::Profile;
 
 use super::{Outcome, own, save_json};
 
-/// Measures what stores are made of: writes to persistent memory and to a drive, and items in slots.
+/// Measures the parts of stores: writes to persistent memory and to a drive, and items in slots.
 ///
-/// The latency of a write by its size, durable when it is done; what submitting several writes together is worth beside a call
-/// for each, with a sync for all and without; and items that several threads write into slots.
+/// The latency of a write by its size, durable when it is done; the gain of submitting several writes together over a
+/// call for each, with a sync for all and without; and items that several threads write into slots.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  terrace-bench media --dir . --memory emulated:optane@/dev/shm/pool --json media.json"
@@ -59,7 +59,7 @@ impl Media {
     }
 }
 
-/// What a pool is emulated as, if it is, and where it lies.
+/// The medium that a pool emulates, if it emulates one, and its path.
 fn parse(text: &str) -> Result<(Option<Profile>, PathBuf), String> {
     let Some(emulated) = text.strip_prefix("emulated:") else { return Ok((None, text.into())) };
     let (profile, path) = emulated.split_once('@').ok_or("emulated:PROFILE@PATH is expected")?;

@@ -33,7 +33,7 @@ pub struct Memtables {
     /// Bytes of a value
     #[arg(long, value_name = "BYTES", default_value_t = 100)]
     value: usize,
-    /// How often everything is measured, in turn; medians are told
+    /// How often everything is measured, in turn; the medians are reported
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Write what was measured to FILE

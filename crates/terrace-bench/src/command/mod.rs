@@ -17,7 +17,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use terrace_bench::StoreResult;
 
-/// What a subcommand comes to.
+/// The result of a subcommand.
 pub type Outcome = StoreResult<()>;
 
 /// Writes what was measured, and the command that measured it, to `path`.
@@ -39,7 +39,7 @@ fn own(parent: &Path, name: &str) -> std::io::Result<PathBuf> {
     Ok(dir)
 }
 
-/// A bar over `total` operations on standard error, where somebody watches.
+/// A bar over `total` operations on standard error, if that is a terminal.
 fn progress(name: &str, total: u64) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
     if let Ok(style) = ProgressStyle::with_template("{msg:16} {bar:24} {percent:>3}%  {human_pos}  {per_sec}")

@@ -10,8 +10,8 @@ use super::{Outcome, progress};
 
 /// Measures reads before, beside and after writes at a rate.
 ///
-/// A store is filled and comes to rest. Then threads read, at first alone, then for as long as another thread takes for its
-/// overwrites of uniform keys, then alone again. Every read must find its record.
+/// A store is filled and comes to rest. Then threads read, at first alone, then for as long as another thread takes for
+/// its overwrites of uniform keys, then alone again. Every read must find its record.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  terrace-bench reads-while-writing --stores wip,wip+wip.read_aware=false,lsm --reads exponential"

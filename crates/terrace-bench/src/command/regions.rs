@@ -10,8 +10,8 @@ use super::{Outcome, progress};
 /// Measures writes whose distribution changes, and how a store cuts its keys meanwhile.
 ///
 /// One thread fills four regions of the keys, one after the other, with exponential, normal, uniform and reversed
-/// exponential keys of 16 bytes. Of a store that cuts its keys into buckets it is told where those begin in the middle of
-/// each region; of a store with tables in files, how large they are in the end.
+/// exponential keys of 16 bytes. For a store that cuts its keys into buckets, the report tells where these begin in the
+/// middle of each region. For a store with tables in files, it tells the sizes of the tables in the end.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  terrace-bench regions --stores wip,lsm --num 1M --set wip.bucket_bytes=33554432 --svg ."

@@ -90,7 +90,8 @@ pub struct Session;
 impl Session {
     /// Runs the command.
     pub fn run(&self) -> StoreResult<()> {
-        // A child whose parent is gone has nobody to remove what it makes; where this fails it ends with its script.
+        // Nobody would remove the files of a child whose parent is gone, so it ends with its parent. Where this call
+        // fails it ends with its script.
         let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
         session::serve(&mut std::io::stdin().lock(), &mut std::io::stdout().lock())
     }

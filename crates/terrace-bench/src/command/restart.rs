@@ -10,8 +10,8 @@ use super::{Outcome, progress};
 /// Measures opening after SIGKILL, by how many buckets there are.
 ///
 /// For each number of buckets a process fills a store, which has none yet, until it has so many, and dies by SIGKILL.
-/// Another one opens what is left: that is timed, and every acknowledged record is read. Options of the engine decide how
-/// much it takes to have many buckets.
+/// Another process opens the database that it leaves. That is timed, and every acknowledged record is read. Options of
+/// the engine decide how much it takes to have many buckets.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Example:\n  terrace-bench restart --set wip.memtable_bytes=262144 --set wip.bucket_bytes=2097152 --svg ."
@@ -100,7 +100,7 @@ impl Restart {
     }
 }
 
-/// Fills a store and dies, or opens what that left; `restart` starts it.
+/// Fills a store and dies, or opens the store that was left; `restart` starts it.
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub struct RestartLife;

@@ -36,7 +36,7 @@ pub struct Stores {
     /// Bytes to which a pool may grow
     #[arg(long, value_name = "BYTES", default_value = "4G", value_parser = count::parse)]
     pm_bytes: u64,
-    /// What random numbers start from
+    /// The seed of random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// Write everything measured to FILE
@@ -50,13 +50,13 @@ pub struct Stores {
 /// Directories that go when they are not needed any more, with all that is in them.
 #[derive(Debug)]
 pub struct Site {
-    /// They, and what a store gets.
+    /// The directories, and the resources of a store.
     pub place: Place,
 }
 
 impl Drop for Site {
     fn drop(&mut self) {
-        // What cannot be removed is named by the next run.
+        // The next run names directories that could not be removed.
         let _ = fs::remove_dir_all(&self.place.dir);
         let _ = fs::remove_dir_all(&self.place.pm_dir);
     }
@@ -82,7 +82,7 @@ impl Stores {
         Ok(Site { place })
     }
 
-    /// Writes and draws what was asked for.
+    /// Writes the files and draws the figures that were asked for.
     pub fn conclude<R: Serialize>(
         &self,
         runs: &[R],

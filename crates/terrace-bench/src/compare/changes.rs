@@ -1,8 +1,8 @@
-//! What differs between two runs beyond their noise.
+//! The differences between two runs beyond their noise.
 //!
-//! A metric of a store's step has changed when no round of one run is as good as any round of the other, and the medians differ
-//! by more than a floor: the spread of the rounds, or a fixed share where it is not known, because one of the runs had a
-//! single round. Tails are noisier than medians and have a higher floor.
+//! A metric of a store's step has changed when no round of one run is as good as any round of the other, and the
+//! medians differ by more than a floor: the spread of the rounds, or a fixed share where it is not known, because one
+//! of the runs had a single round. Tails are noisier than medians and have a higher floor.
 
 use super::results::Results;
 use super::summary::{METRICS, Metric, Stat};
@@ -13,7 +13,7 @@ const FLOOR: f64 = 0.05;
 const FLOOR_OF_ONE: f64 = 0.15;
 /// Tails need so much more.
 const TAIL_FACTOR: f64 = 3.0;
-/// What is compared: figures that do not follow from others.
+/// The metrics that are compared: those that do not follow from others.
 const COMPARED: [&str; 6] = ["ops/s", "p99 µs", "p99.9 µs", "WA", "SA", "DRAM MiB"];
 
 /// One metric in both runs.
@@ -31,7 +31,7 @@ pub struct Change {
     pub better: bool,
 }
 
-/// What has changed, the largest change first, and how many figures were compared.
+/// The changes, the largest first, and how many figures were compared.
 pub fn changes(before: &Results, after: &Results) -> (Vec<Change>, usize) {
     let (mut found, mut compared) = (Vec::new(), 0);
     let metrics = || METRICS.iter().filter(|m| COMPARED.contains(&m.name));

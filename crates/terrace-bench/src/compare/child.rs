@@ -33,9 +33,9 @@ pub struct Place {
     pub pm_dir: PathBuf,
     /// The medium that it stands for.
     pub profile: String,
-    /// What random numbers start from.
+    /// The seed of random numbers.
     pub seed: u64,
-    /// What `replay` replays.
+    /// The trace that `replay` replays.
     pub trace: Option<PathBuf>,
 }
 
@@ -69,7 +69,7 @@ pub fn run(place: &Place, entrant: &str, script: &Script, round: u32, tick: &mut
     let clean = || {
         let _ = std::fs::remove_dir_all(&dir);
         let _ = std::fs::remove_dir_all(&pm_dir);
-        // What the session leaves to be written would be written during the next.
+        // Pages that the session leaves to be written would be written during the next one.
         rustix::fs::sync();
     };
     clean();
@@ -106,7 +106,7 @@ struct Attended<'a> {
     spec: &'a Spec,
     group: Option<MemoryGroup>,
     kill_at: Option<Duration>,
-    /// What lay on persistent memory at the last look.
+    /// Bytes on persistent memory at the last look.
     pm_bytes: u64,
     /// Reads what the child says; ends when the child does.
     _reader: ThreadPool,
@@ -220,15 +220,15 @@ impl Attended<'_> {
         let own = machine::own_memory(self.child.id());
         session.dram_peak_bytes = session.dram_peak_bytes.max(own);
         if let (Some(group), Some(bound)) = (&self.group, self.spec.script.bound) {
-            // Emulated persistent memory is shared memory of this process, and would count. What it has grown by since
-            // the last look it may grow by before the next, or twice that.
+            // Emulated persistent memory is shared memory of this process and would count. Before the next look it may
+            // grow by up to twice the bytes that it has grown by since the last one.
             let used = machine::disk_usage(&self.spec.pm_dir);
             let _ = group.bound(bound + used + 2 * used.saturating_sub(self.pm_bytes));
             self.pm_bytes = used;
         }
     }
 
-    /// Waits for the child; how it ended, if that was neither well nor asked for.
+    /// Waits for the child. Tells how it ended, unless that was in order or asked for.
     fn end(&mut self) -> Option<String> {
         if self.kill_at.is_some() {
             return None;
@@ -247,7 +247,7 @@ impl Attended<'_> {
 
 impl Drop for Attended<'_> {
     fn drop(&mut self) {
-        // Does nothing to one that has ended.
+        // A child that has ended is not affected.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -18,10 +18,11 @@ pub struct Contender {
 }
 
 impl Contender {
-    /// Reads `ENTRANT` or `ENTRANT+OPTION=VALUE+OPTION=VALUE`; an option may lack the name of its engine before the point.
+    /// Reads `ENTRANT` or `ENTRANT+OPTION=VALUE+OPTION=VALUE`; an option may lack the name of its engine before the
+    /// point.
     ///
     /// # Errors
-    /// What is wrong with it, or that this build does not have it.
+    /// A text that says what is wrong with it, or that this build does not have it.
     pub fn parse(text: &str) -> Result<Contender, String> {
         let mut parts = text.trim().split('+');
         let name = parts.next().unwrap_or_default();
@@ -46,7 +47,7 @@ impl Contender {
     /// The entrant.
     ///
     /// # Errors
-    /// That this build does not know it.
+    /// If this build does not know it.
     pub fn entrant(&self) -> Result<Entrant, String> {
         Entrant::parse(&self.entrant)
     }
@@ -54,7 +55,7 @@ impl Contender {
     /// The entrant behind the name of a contender.
     ///
     /// # Errors
-    /// That there is none.
+    /// If there is none.
     pub fn entrant_of(name: &str) -> Result<Entrant, String> {
         Entrant::parse(name.split('+').next().unwrap_or_default())
     }
@@ -62,7 +63,7 @@ impl Contender {
     /// Those of a list of names separated by commas, each once.
     ///
     /// # Errors
-    /// What is wrong with one of them, or that it `is` not what it should be: `kind`, in a word.
+    /// A text that says what is wrong with one of them, or that `is` refuses it: it is not a `kind`.
     pub fn parse_list(list: &str, kind: &str, is: fn(Entrant) -> bool) -> Result<Vec<Contender>, String> {
         let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
         let mut found = Vec::new();
@@ -81,7 +82,7 @@ impl Contender {
     /// Those of a list, to which `set` applies as well: each option to the engines that have it.
     ///
     /// # Errors
-    /// What is wrong with a name or an option, or that none of them has an option.
+    /// A text that says what is wrong with a name or an option, or that none of them has an option.
     pub fn parse_all(list: &[String], set: &[String]) -> Result<Vec<Contender>, String> {
         let mut all = list.iter().map(|text| Contender::parse(text)).collect::<Result<Vec<_>, _>>()?;
         for text in set {
@@ -89,7 +90,7 @@ impl Contender {
             let mut used = false;
             for contender in &mut all {
                 if is_of(&option, Entrant::parse(&contender.entrant)?) {
-                    // What one of them has of its own goes before.
+                    // Its own options take precedence.
                     contender.set.insert(0, (option.clone(), value.clone()));
                     used = true;
                 }
@@ -120,7 +121,7 @@ impl From<Entrant> for Contender {
     }
 }
 
-/// Where databases lie, and what they get of the machine.
+/// Where databases lie, and their share of the machine.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct Place {
     /// A directory on the SSD.
@@ -144,7 +145,7 @@ impl Place {
     /// Removes what a store left there.
     pub fn clean(&self, number: usize) {
         let (dir, pm_dir) = self.dirs(number);
-        // Where it cannot be removed it stays.
+        // Files that cannot be removed stay.
         let _ = std::fs::remove_dir_all(dir);
         let _ = std::fs::remove_dir_all(pm_dir);
     }

@@ -1,9 +1,9 @@
-//! Whoever takes part in a comparison: an engine of this build, or a peer.
+//! The stores that take part in a comparison: engines of this build, and peers.
 //!
 //! An engine that can work without persistent memory takes part twice: under its own name with its pool in an ordinary
 //! file, as it is installed, and as `NAME-pm` with emulated persistent memory. One that cannot has its name for that.
-//! Asked for by name, one whose pool holds logs alone is `NAME-nvm`, too: without a pool, and with all of its files on the
-//! same emulated medium, through a file system that charges what the medium costs.
+//! Asked for by name, one whose pool holds logs alone is `NAME-nvm`, too: without a pool, and with all of its files on
+//! the same emulated medium, through a file system that charges what the medium costs.
 
 use std::sync::Arc;
 
@@ -56,7 +56,7 @@ impl Entrant {
         Peer::ALL.into_iter().filter(usual).map(Entrant::Peer).collect()
     }
 
-    /// Whoever there is a name for.
+    /// All entrants that have a name.
     pub fn all() -> Vec<Entrant> {
         let no_pool =
             |kind: &&EngineKind| matches!(kind.buffer_place(), BufferPlace::Dram | BufferPlace::DramShare);
@@ -136,7 +136,7 @@ impl Entrant {
     }
 }
 
-/// The persistent memory that engines are given.
+/// The persistent memory of engines.
 #[derive(Debug, Clone)]
 pub struct PmSetup {
     /// The medium it stands for.
@@ -145,7 +145,7 @@ pub struct PmSetup {
     pub bytes: u64,
 }
 
-/// What an engine is opened with, on persistent memory where `pm` is given.
+/// The options that an engine is opened with, on persistent memory where `pm` is given.
 fn options(kind: EngineKind, setup: &Setup, pm: Option<&PmSetup>) -> StoreResult<Options> {
     let mut options = Options {
         engine: kind,
@@ -162,8 +162,8 @@ fn options(kind: EngineKind, setup: &Setup, pm: Option<&PmSetup>) -> StoreResult
     }
     match kind.buffer_place() {
         BufferPlace::Dram => set_memtables(&mut options, setup.write_buffer())?,
-        // They lie in an ordinary file, whose pages are memory here and not in the budget. The engine wants that much of
-        // a budget for memtables of this size.
+        // The memtables lie in an ordinary file, whose pages are memory of the machine but not part of the budget. The
+        // engine asks for this budget with memtables of this size.
         BufferPlace::Pool if pm.is_none() => {
             let memtable = setup.buffer.unwrap_or(setup.memory * 3 / 16);
             set_memtables(&mut options, memtable)?;
@@ -186,7 +186,7 @@ pub fn has_option(kind: EngineKind, name: &str) -> bool {
 /// An option of an engine, and a value that it takes: `NAME=VALUE`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A text that says what is wrong with it.
 pub fn parse_option(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("an option is NAME=VALUE")?;
     if !EngineKind::ALL.iter().any(|kind| has_option(*kind, name)) {

@@ -1,7 +1,7 @@
 //! Pictures of a comparison: lines over scripts that differ in one thing, bars for the steps of one script.
 //!
-//! A figure may need more than one run can measure in one go: results of several are put together first, those of further
-//! rounds among them.
+//! A figure may need more than one run can measure in one go: results of several are put together first, those of
+//! further rounds among them.
 
 use std::path::{Path, PathBuf};
 
@@ -53,7 +53,7 @@ const FIGURES: &[Figure] = &[
     },
 ];
 
-/// What is drawn of the steps of a script that is no point of a figure.
+/// The panels for the steps of a script that is not a point of a figure.
 const OF_STEPS: [(&str, &str); 2] = [("thousands of operations a second", "ops/s"), ("latency, µs", "µs/op")];
 
 impl Results {
@@ -89,7 +89,7 @@ pub fn table(results: &Results, metric: &Metric) -> String {
     columns(&rows)
 }
 
-/// Draws all there is of `results` into `dir`; the files made.
+/// Draws every figure that `results` have data for into `dir`; returns the files.
 pub fn draw(results: &Results, dir: &Path) -> StoreResult<Vec<PathBuf>> {
     let mut made = Vec::new();
     for figure in FIGURES {

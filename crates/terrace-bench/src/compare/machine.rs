@@ -1,4 +1,4 @@
-//! What Linux tells of a process, a device and the machine, and how it bounds memory.
+//! Linux's figures about a process, a device and the machine, and its bounds of memory.
 //!
 //! Everything here may be missing or forbidden: then it is `None` or zero, and the report says so.
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// What a process has done since its start, and the block device below a directory since it was last asked.
+/// The counters of a process since its start, and those of the block device below a directory.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
     /// Seconds of processor time, all threads.
@@ -18,9 +18,9 @@ pub struct Counters {
     pub read_bytes: u64,
     /// Bytes that it caused to be written to them: pages dirtied, less those thrown away before they were written.
     pub written_bytes: u64,
-    /// Bytes that the device read, whoever asked.
+    /// Bytes that the device read, for any process.
     pub device_read_bytes: Option<u64>,
-    /// Bytes that the device wrote, whoever asked.
+    /// Bytes that the device wrote, for any process.
     pub device_written_bytes: Option<u64>,
 }
 
@@ -43,7 +43,7 @@ impl Counters {
         }
     }
 
-    /// What was counted since `earlier`.
+    /// The counts since `earlier`.
     pub fn since(&self, earlier: &Counters) -> Counters {
         let less = |now: Option<u64>, then: Option<u64>| Some(now?.saturating_sub(then?));
         Counters {
@@ -139,7 +139,7 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // Stays behind empty where a process is still ending; nothing is lost.
+        // The group stays behind, empty, where a process is still ending; that does no harm.
         let _ = fs::remove_dir(&self.dir);
     }
 }
@@ -201,7 +201,7 @@ fn mount_of(dir: &Path) -> String {
         let text = if kind == device { kind.to_string() } else { format!("{kind} on {device}") };
         dir.starts_with(point).then_some((point.len(), text))
     });
-    // Of two mounts on one point the later one is seen.
+    // If two file systems are mounted on one point, the later one is in use.
     below.fold((0, String::new()), |best, found| if found.0 >= best.0 { found } else { best }).1
 }
 

@@ -1,7 +1,7 @@
 //! Terrace's engines beside the stores people use, in one run on one machine: `terrace-bench compare`.
 //!
-//! Every store does every [`script`] in a process of its own, round after round, so that what drifts in the machine
-//! drifts for all. A [`session`] is one store doing one script; [`child`] is the parent's end of it.
+//! Every store does every [`script`] in a process of its own, round after round, so that a drift of the machine affects
+//! all of them. A [`session`] is one store doing one script; [`child`] is the parent's end of it.
 //!
 //! | module | owns |
 //! |---|---|

@@ -1,8 +1,8 @@
-//! A file system on emulated persistent memory, as a DAX one is: what is read and written goes to the medium at once.
+//! A file system on emulated persistent memory, in the manner of a DAX one: reads and writes go to the medium at once.
 //!
-//! Its files lie on tmpfs. A write flushes its lines and drains them before it returns, as those of a DAX file system do;
-//! a read waits for its first block of 256 bytes, and an eighth as long for each further one. Both come on top of what the
-//! system call costs.
+//! Its files lie on tmpfs. A write flushes its lines and drains them before it returns, as those of a DAX file system
+//! do; a read waits for its first block of 256 bytes, and an eighth as long for each further one. Both come on top of
+//! the cost of the system call.
 
 use std::sync::Arc;
 

@@ -16,7 +16,7 @@ use crate::tally::Kept;
 /// The file in a comparison's directory.
 pub const FILE: &str = "results.json";
 
-/// What this module reads and writes.
+/// The version of the JSON that this module reads and writes.
 pub const VERSION: u32 = 2;
 
 /// A whole comparison.
@@ -36,11 +36,11 @@ pub struct Results {
     pub pm_profile: String,
     /// The stores, in the order of the command line.
     pub entrants: Vec<String>,
-    /// What they did.
+    /// The scripts.
     pub scripts: Vec<Script>,
-    /// What came of it.
+    /// The sessions.
     pub sessions: Vec<Session>,
-    /// What a reader should know beside.
+    /// Remarks for the reader.
     #[serde(default)]
     pub notes: Vec<String>,
 }
@@ -54,15 +54,15 @@ pub struct Session {
     pub script: String,
     /// Which round of it, from 0.
     pub round: u32,
-    /// What the store was opened with.
+    /// The settings that the store was opened with.
     pub settings: Settings,
-    /// What was measured, in order.
+    /// The benchmarks, in order.
     pub steps: Vec<Step>,
     /// Seconds to open the empty store.
     pub open_seconds: f64,
     /// Seconds to close it.
     pub close_seconds: f64,
-    /// What the process did from its start until the store was closed.
+    /// The process's counters from its start until the store was closed.
     pub total: Counters,
     /// Key and value bytes written by all steps.
     pub user_bytes: u64,
@@ -81,9 +81,9 @@ pub struct Session {
 pub struct Step {
     /// Its name; with a number where a script has it more than once.
     pub name: String,
-    /// What the benchmark measured.
+    /// The benchmark's result.
     pub outcome: Outcome,
-    /// What the process and the device did meanwhile.
+    /// Counters of the process and the device meanwhile.
     pub counters: Counters,
     /// Bytes of its own memory at the end.
     pub dram_bytes: u64,
@@ -102,7 +102,7 @@ pub struct Reopening {
     pub open_seconds: f64,
     /// Seconds of the first read after that.
     pub first_read_seconds: f64,
-    /// What it still had of what it had acknowledged.
+    /// How many of the acknowledged writes it still had.
     pub kept: Kept,
 }
 

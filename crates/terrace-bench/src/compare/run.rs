@@ -14,20 +14,20 @@ use super::results::{Results, Session, VERSION};
 use super::script::Script;
 use crate::store::StoreResult;
 
-/// What is compared, and how.
+/// The plan of a comparison.
 #[derive(Debug, Clone)]
 pub struct Comparison {
     /// The suite's name.
     pub suite: String,
     /// The stores.
     pub entrants: Vec<Contender>,
-    /// What they do.
+    /// The scripts.
     pub scripts: Vec<Script>,
     /// Minutes after which no further round is begun.
     pub minutes: f64,
     /// Where.
     pub place: Place,
-    /// A file that is locked during each session: whoever else locks it does not measure at the same time.
+    /// A file that is locked during each session. Others who lock it do not measure at the same time.
     pub lock: Option<PathBuf>,
 }
 
@@ -63,7 +63,7 @@ impl Comparison {
         Ok(results)
     }
 
-    /// Waits until nobody else measures; the turn lasts until what is returned is dropped.
+    /// Waits until nobody else measures. The turn ends when the returned guard is dropped.
     fn turn(&self) -> StoreResult<Option<File>> {
         let Some(path) = &self.lock else { return Ok(None) };
         let file = File::options().create(true).append(true).open(path)?;

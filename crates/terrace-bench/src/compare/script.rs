@@ -1,4 +1,4 @@
-//! What every store of a comparison does, as data.
+//! The work of every store of a comparison, as data.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,12 +6,12 @@ use super::suites;
 use crate::tally;
 use crate::workload::Workload;
 
-/// A database and what is done with it, in order, by one process.
+/// A database and the benchmarks that one process runs on it, in order.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Script {
     /// Its name, in a word.
     pub name: String,
-    /// What it is, for people.
+    /// A description for people.
     pub title: String,
     /// Records of the database.
     pub records: u64,
@@ -23,7 +23,7 @@ pub struct Script {
     pub threads: usize,
     /// DRAM for write buffers and caches, in bytes.
     pub memory: u64,
-    /// Persistent memory for whoever uses it, in bytes.
+    /// Persistent memory for the stores that use it, in bytes.
     pub pm_bytes: u64,
     /// Memory that the process may use together with the page cache of its files, in bytes; persistent memory is
     /// not counted.
@@ -100,7 +100,7 @@ impl Scale {
     /// All of them.
     pub const ALL: [Scale; 4] = [Scale::Quick, Scale::Full, Scale::Tlsm, Scale::Lab];
 
-    /// The medium that it has for persistent memory where nothing else is said.
+    /// The default medium for persistent memory.
     pub fn profile(self) -> &'static str {
         match self {
             Scale::Tlsm => "tlsm",
@@ -158,7 +158,7 @@ impl Script {
     /// The same with as much memory as a `share`th of its data.
     pub(super) fn bounded(self, share: u64) -> Script {
         let bound = self.data_bytes() / share;
-        // A third of it for the store itself: the rest is for the page cache and what the process needs beside.
+        // A third of it is for the store itself; the rest is for the page cache and for the process's other needs.
         Script { bound: Some(bound), memory: bound / 3, ..self }
     }
 
@@ -177,7 +177,7 @@ impl Script {
         self.records * (self.key_size + self.value_size) as u64
     }
 
-    /// What a session of it should take, in seconds, before anything is known of the store.
+    /// An estimate of a session's length in seconds, before anything is known of the store.
     pub fn guess_seconds(&self) -> f64 {
         let fill =
             self.records as f64 * (6e-6 + self.value_size as f64 * 8e-9) * if self.sync { 40.0 } else { 1.0 };
@@ -188,7 +188,7 @@ impl Script {
         1.0 + self.steps.iter().map(step).sum::<f64>()
     }
 
-    /// Says what is wrong with it, if anything is.
+    /// An error if something is wrong with it.
     pub fn validate(&self) -> Result<(), String> {
         for name in &self.steps {
             Workload::find(name).ok_or_else(|| format!("{}: there is no benchmark {name:?}", self.name))?;

@@ -1,7 +1,7 @@
 //! One store doing one script in a process of its own: the child's end.
 //!
-//! The parent writes one line of JSON, a [`Spec`], and reads one [`Event`] a line until the child ends. Nothing is opened
-//! before the line has come: by then the process is where its memory is bounded.
+//! The parent writes one line of JSON, a [`Spec`], and reads one [`Event`] a line until the child ends. The child opens
+//! nothing before the line has come: by then its memory is bounded.
 
 use std::cell::RefCell;
 use std::io::{BufRead, Write};
@@ -29,12 +29,12 @@ use crate::trace::Trace;
 use crate::values::Sizes;
 use crate::workload::{Action, KeyChoice, Workload};
 
-/// What a child is to do.
+/// The orders of a child.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Spec {
     /// The store's name.
     pub entrant: String,
-    /// What it does.
+    /// Its script.
     pub script: Script,
     /// A directory on the SSD, the child's own.
     pub dir: PathBuf,
@@ -42,15 +42,15 @@ pub struct Spec {
     pub pm_dir: PathBuf,
     /// The medium that it stands for.
     pub profile: String,
-    /// What random numbers start from.
+    /// The seed of random numbers.
     pub seed: u64,
-    /// What `replay` replays.
+    /// The trace that `replay` replays.
     pub trace: Option<PathBuf>,
-    /// Whether to open what a killed child has left instead of running the script.
+    /// Whether to open the store of a killed child instead of running the script.
     pub reopen: bool,
 }
 
-/// What a child says.
+/// A message of a child.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Event {
     /// The store is open.
@@ -73,7 +73,7 @@ pub enum Event {
     Closed {
         /// In so many seconds.
         seconds: f64,
-        /// What the process has done.
+        /// The process's counters.
         total: Counters,
         /// Key and value bytes that it wrote.
         user_bytes: u64,
@@ -85,7 +85,7 @@ pub enum Event {
 /// Seconds that the step goes on in which the parent kills the child.
 const UNTIL_KILLED_SECONDS: f64 = 120.0;
 
-/// Does what the line read from `input` asks for.
+/// Carries out the orders in the line that is read from `input`.
 pub fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> StoreResult<()> {
     let mut line = String::new();
     input.read_line(&mut line)?;
@@ -98,14 +98,14 @@ pub fn serve(input: &mut dyn BufRead, output: &mut dyn Write) -> StoreResult<()>
     Ok(())
 }
 
-/// What is shared by the hooks around a suite.
+/// The state that the hooks around a suite share.
 struct Stage<'a> {
     output: &'a mut dyn Write,
     block: Option<PathBuf>,
     clock: SystemClock,
     start: Counters,
     before: Counters,
-    /// The benchmark that has ended and is still to be told of.
+    /// The benchmark that has ended and is not reported yet.
     ended: Option<(&'static Workload, Step)>,
     /// Records and bytes of one, as the last fill left them.
     filled: Option<(u64, f64)>,
@@ -169,8 +169,8 @@ impl<'a> Stage<'a> {
         self.ended = Some((workload, step));
     }
 
-    /// Tells of the benchmark that has ended, whose database now holds `contents`.
-    fn settle(&mut self, script: &Script, dirs: (&Path, &Path), contents: Contents) {
+    /// Reports the benchmark that has ended. Its database now holds `contents`.
+    fn report(&mut self, script: &Script, dirs: (&Path, &Path), contents: Contents) {
         let Some((workload, mut step)) = self.ended.take() else { return };
         if workload.fills() {
             self.filled = distinct(workload, contents.records).map(|share| (contents.records, share));
@@ -226,7 +226,7 @@ fn setup(spec: &Spec, contender: &Contender, number: u32) -> Setup {
         memory: spec.script.memory,
         buffer: spec.script.write_buffer,
         sync: spec.script.sync,
-        // What one of them has of its own goes before.
+        // Its own options take precedence.
         options: [&spec.script.options[..], &contender.set].concat(),
     }
 }
@@ -258,7 +258,7 @@ impl Provider for Folders<'_, '_> {
     fn note(&mut self, contents: Contents) -> StoreResult<()> {
         let setup = self.setup();
         let mut stage = self.stage.borrow_mut();
-        stage.settle(&self.spec.script, (&setup.dir, &setup.pm_dir), contents);
+        stage.report(&self.spec.script, (&setup.dir, &setup.pm_dir), contents);
         stage.failure.take().map_or(Ok(()), |failure| Err(failure.into()))
     }
 }
@@ -297,7 +297,7 @@ fn work(spec: &Spec, stage: &Rc<RefCell<Stage<'_>>>) -> StoreResult<()> {
             Arc::new(Watch::default())
         },
         &mut |workload, outcome| {
-            // The list holds the one that is shown.
+            // The list holds the workload that is shown.
             let known = workloads.iter().find(|w| w.name == workload.name);
             if let Some(workload) = known {
                 stage.borrow_mut().end(workload, outcome);
@@ -311,7 +311,7 @@ fn work(spec: &Spec, stage: &Rc<RefCell<Stage<'_>>>) -> StoreResult<()> {
     stage.say(&Event::Closed { seconds, total, user_bytes })
 }
 
-/// Opens what a killed child left and looks whether what it had acknowledged is there.
+/// Opens the store of a killed child and looks for the writes that it had acknowledged.
 fn reopen(spec: &Spec, stage: &Rc<RefCell<Stage<'_>>>) -> StoreResult<()> {
     let [fill, update] = workloads(spec)?[..] else { return Err(NOT_DRAWN_AGAIN.into()) };
     let plan = plan(spec)?;

@@ -32,22 +32,22 @@ impl Stat {
     }
 }
 
-/// Something that is measured of a step.
+/// A metric of a step.
 #[derive(Debug, Clone, Copy)]
 pub struct Metric {
     /// Its name, for columns and command lines.
     pub name: &'static str,
-    /// What it is, in a few words.
+    /// A description in a few words.
     pub about: &'static str,
     /// Whether more is better; the opposite where not.
     pub more_is_better: bool,
-    /// It, of a step.
+    /// Its value for a step.
     pub of: fn(&Step) -> Option<f64>,
 }
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// Everything that is told of a step.
+/// All metrics of a step.
 pub const METRICS: &[Metric] = &[
     higher("ops/s", "operations a second", |s| Some(s.outcome.throughput())),
     lower("µs/op", "the time of an operation, by and large", |s| {

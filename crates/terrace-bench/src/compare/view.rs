@@ -7,11 +7,11 @@ use super::results::Results;
 /// The part of a comparison that is about one of them.
 #[derive(Debug)]
 pub struct View {
-    /// What its files are called by; empty for the first.
+    /// The part of its files' names that tells them apart; empty for the first.
     pub suffix: &'static str,
     /// The machine, for people.
     pub title: &'static str,
-    /// What stores did on it.
+    /// The results on it.
     pub results: Results,
 }
 

@@ -6,7 +6,7 @@ use terrace_index_extra::Cceh;
 use terrace_index_extra::buffered::{Base, BufferOptions, BufferedIndex, Merge};
 use terrace_pmem::Pool;
 
-use super::store::{SPTREE, Store, TURBO};
+use super::store::Store;
 use super::subject::{Hashed, Make, Ordered, Setup, Visitor};
 
 /// The pool root that a measured index lies under.
@@ -17,7 +17,7 @@ const ROOT: &str = "bench";
 pub struct Entry {
     /// The name.
     pub name: &'static str,
-    /// What it is.
+    /// A description.
     pub about: &'static str,
 }
 
@@ -66,8 +66,8 @@ pub fn with_subject<V: Visitor>(name: &str, visitor: V) -> Option<V::Out> {
         "cceh-b" => visitor.visit::<Hashed<Buffered<Cceh, IN_PLACE>>>(),
         "cceh-bo" => visitor.visit::<Hashed<Buffered<Cceh, OUT_OF_PLACE>>>(),
         "cceh-boc" => visitor.visit::<Hashed<Buffered<Cceh, CACHED>>>(),
-        "store-turbo" => visitor.visit::<Store<TURBO>>(),
-        "store-sptree" => visitor.visit::<Store<SPTREE>>(),
+        "store-turbo" => visitor.visit::<Store<false>>(),
+        "store-sptree" => visitor.visit::<Store<true>>(),
         _ => return None,
     })
 }

@@ -6,10 +6,10 @@
 /// The first number that no insertion reaches.
 pub const ABSENT_FROM: u64 = 1 << 46;
 
-/// What string keys begin with.
+/// The first bytes of string keys.
 const PREFIX: &[u8; 16] = b"table/users/name";
 
-/// What follows the mixed number in a 15-byte key.
+/// The bytes behind the mixed number in a 15-byte key.
 const TAIL: [u8; 7] = *b"-suffix";
 
 /// The shape of a pair.

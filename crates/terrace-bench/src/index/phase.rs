@@ -1,8 +1,8 @@
 //! One kind of operation on one index by several threads, measured.
 //!
-//! Threads work through interleaved or adjacent shares of the numbers in blocks of 64 operations. The
-//! first of a block is timed by itself; all the rest run back to back, so that the clock costs less than a
-//! nanosecond an operation. What reads return is compared with what was written.
+//! Threads work through interleaved or adjacent shares of the numbers in blocks of 64 operations. The first of a block
+//! is timed by itself; all the rest run back to back, so that the clock costs less than a nanosecond an operation. The
+//! results of reads are compared with the pairs that were written.
 
 use std::str::FromStr;
 use std::sync::{Arc, Barrier};
@@ -71,7 +71,7 @@ impl FromStr for Op {
     }
 }
 
-/// What a phase works on.
+/// The pairs that a phase works on.
 #[derive(Debug, Clone)]
 pub struct Ground {
     /// The shape of pairs.
@@ -103,7 +103,7 @@ struct Share {
     count: u64,
 }
 
-/// What a thread has seen.
+/// A thread's results.
 #[derive(Default)]
 struct Seen {
     wrong: u64,
@@ -170,7 +170,7 @@ pub fn run_phase<S: Subject>(
 fn share_of(op: Op, t: u64, threads: u64, count: u64) -> Share {
     let own = count / threads + u64::from(t < count % threads);
     match op {
-        // Interleaved, so that what is inserted grows as one range.
+        // Interleaved, so that the inserted numbers grow as one range.
         Op::Insert => Share { first: t, stride: threads, count: own },
         _ => Share { first: t * (count / threads) + t.min(count % threads), stride: 1, count: own },
     }
@@ -225,8 +225,8 @@ impl<S: Subject> Worker<S> {
         }
     }
 
-    /// Calls `one` for each operation of the share, a block at a time, and `between` after each block with what
-    /// was done so far; it says whether it took time.
+    /// Calls `one` for each operation of the share, a block at a time, and `between` after each block with the number
+    /// of operations so far; `between` says whether it took time.
     #[inline]
     fn blocks(
         &mut self,
@@ -247,7 +247,7 @@ impl<S: Subject> Worker<S> {
             done += block;
             let now = self.clock.now();
             self.seen.longest_block = self.seen.longest_block.max(now - begun);
-            // What happens between two blocks is in the whole time and in nobody's latency.
+            // Time between two blocks counts for the whole run, but for no latency.
             begun = if between(self, done) { self.clock.now() } else { now };
         }
         self.seen.latency = Some(latency);

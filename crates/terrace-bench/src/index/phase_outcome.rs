@@ -1,4 +1,4 @@
-//! What one phase came to.
+//! The outcome of one phase.
 
 use serde::{Deserialize, Serialize};
 use terrace_pmem::PmStats;
@@ -17,7 +17,7 @@ pub struct Point {
     pub space_factor: f64,
 }
 
-/// What one phase came to.
+/// The outcome of one phase.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct PhaseOutcome {
     /// The kind of operation.

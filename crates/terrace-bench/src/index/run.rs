@@ -27,7 +27,7 @@ pub enum Step {
     Recover,
     /// Verifies the index's invariants.
     Check,
-    /// Makes what is buffered part of the structure; its PM traffic counts for the phase before.
+    /// Merges buffered changes into the structure; its PM traffic counts for the phase before.
     Flush,
     /// Ends the process by SIGKILL, with everything open.
     Die,
@@ -52,11 +52,11 @@ impl Step {
 pub struct Place {
     /// The file or device.
     pub path: PathBuf,
-    /// What it is emulated as, or `None` for what it is.
+    /// The profile that it emulates, or `None` to use it as it is.
     pub profile: Option<Profile>,
 }
 
-/// What is measured.
+/// The plan of a run.
 #[derive(Debug, Clone)]
 pub struct Spec {
     /// Where.
@@ -79,7 +79,7 @@ pub struct Spec {
     pub ahead: u64,
     /// Threads.
     pub threads: usize,
-    /// What is done.
+    /// The steps.
     pub steps: Vec<Step>,
 }
 
@@ -109,7 +109,7 @@ impl Probes {
     }
 }
 
-/// What opening after an unclean stop took, in milliseconds from its beginning.
+/// Times of an opening after an unclean stop, in milliseconds from its beginning.
 #[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
 pub struct Recovery {
     /// Pairs in the index.
@@ -129,15 +129,15 @@ pub struct Recovery {
 pub struct Footprint {
     /// Pairs in the index.
     pub pairs: u64,
-    /// Of DRAM, as the index says.
+    /// Bytes of DRAM according to the index.
     pub dram_bytes: u64,
-    /// Of the pool, as the index says.
+    /// Bytes of the pool according to the index.
     pub pm_bytes: u64,
-    /// Of the pool, as the pool says.
+    /// Bytes of the pool according to the pool.
     pub pool_used_bytes: u64,
 }
 
-/// What a run came to.
+/// The outcome of a run.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Run {
     /// The index.
@@ -160,7 +160,7 @@ pub struct Run {
     pub recoveries: Vec<Recovery>,
     /// After each insert phase.
     pub footprints: Vec<Footprint>,
-    /// What the index's own check found.
+    /// The findings of the index's own check.
     pub findings: Vec<String>,
 }
 
@@ -180,7 +180,7 @@ impl Run {
 pub struct Runner<'a> {
     /// The index's name.
     pub name: &'a str,
-    /// What is measured.
+    /// The plan of a run.
     pub spec: &'a Spec,
     /// The pool holds an index already, left by a process that was killed when it had inserted `num` pairs. The
     /// first step recovers it.

@@ -1,45 +1,42 @@
-//! Whole databases among the measured indexes: what an engine that keeps everything in PM costs beside the index that it
-//! stands on, with the same pairs in the same run.
+//! Whole databases among the measured indexes: they show the overhead of an engine that keeps everything in PM over its
+//! bare index, with the same pairs in the same run.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrace::{Db, EngineKind, Env, Options, PmSpace, PoolChoice, Profile};
-use terrace_base::Result;
+use terrace_base::{Error, Result};
 use terrace_index::ScanBatch;
 use terrace_pmem::{Pool, PoolOptions};
 
 use super::pairs::Pairs;
 use super::subject::{Setup, Subject, WIDE_BYTES, widened};
 
-/// The engine over TurboHash.
-pub(super) const TURBO: u8 = 0;
-/// The engine over the SPTree.
-pub(super) const SPTREE: u8 = 1;
-
 /// Background threads of a measured database.
 const THREADS: usize = 2;
 
-/// A database of one of the engines above.
+/// A database of the engine that keeps everything in persistent memory, with its keys in order or not.
 #[derive(Debug)]
-pub struct Store<const ENGINE: u8> {
+pub struct Store<const ORDERED: bool> {
     db: Db,
     /// Whether values are of [`WIDE_BYTES`].
     wide: bool,
 }
 
-impl<const ENGINE: u8> Store<ENGINE> {
-    fn kind() -> EngineKind {
-        if ENGINE == TURBO { EngineKind::Turbo } else { EngineKind::Sptree }
+impl<const ORDERED: bool> Store<ORDERED> {
+    fn kind() -> Result<EngineKind> {
+        let mut kinds = EngineKind::ALL.iter().filter(|kind| kind.keeps_all_in_memory());
+        let found = kinds.find(|kind| kind.is_ordered() == ORDERED).copied();
+        found.ok_or_else(|| Error::invalid("no engine keeps everything in persistent memory"))
     }
 
     fn over(pool: &Pool, setup: Setup) -> Result<Self> {
-        // The pool is the harness's: which one is asked for says nothing.
+        // The harness gives the pool, so the path and profile here do not matter.
         let emulated = PoolChoice::Emulated { path: Some(pool.path().into()), profile: Profile::ALL[0] };
-        let options = Options { engine: Self::kind(), pool: emulated, ..Options::default() };
+        let options = Options { engine: Self::kind()?, pool: emulated, ..Options::default() };
         let env = Env { pm: Arc::new(GivenPool(pool.clone())), ..Env::real(THREADS) };
         let db = Db::open_in(env, directory(pool.path()), options)?;
-        Ok(Store { db, wide: ENGINE == TURBO && setup.pairs == Pairs::Fifteen })
+        Ok(Store { db, wide: !ORDERED && setup.pairs == Pairs::Fifteen })
     }
 }
 
@@ -50,7 +47,7 @@ pub fn directory(pool: &Path) -> PathBuf {
     path.into()
 }
 
-/// The pool that the harness has made, whatever is asked for.
+/// The pool that the harness has made, in place of any other.
 #[derive(Debug)]
 struct GivenPool(Pool);
 
@@ -73,12 +70,12 @@ impl PmSpace for GivenPool {
     }
 }
 
-impl<const ENGINE: u8> Subject for Store<ENGINE> {
-    const SCANS: bool = ENGINE == SPTREE;
+impl<const ORDERED: bool> Subject for Store<ORDERED> {
+    const SCANS: bool = ORDERED;
 
     fn create(pool: &Pool, setup: Setup) -> Result<Self> {
         let dir = directory(pool.path());
-        // What an earlier run has left.
+        // An earlier run may have left it.
         let _ = std::fs::remove_dir_all(dir);
         Self::over(pool, setup)
     }

@@ -12,7 +12,7 @@ use terrace_pmem::Pool;
 
 use super::pairs::Pairs;
 
-/// What an index is made for.
+/// The setup of an index.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
     /// The shape of pairs.
@@ -54,12 +54,12 @@ pub trait Subject: Send + Sync + Sized + 'static {
         Ok(())
     }
 
-    /// Makes what is buffered part of the structure, where there are buffers.
+    /// Merges buffered changes into the structure, where there are buffers.
     fn flush(&self) -> Result<()> {
         Ok(())
     }
 
-    /// Waits until what opening does in the background is done.
+    /// Waits for the background work of opening.
     fn finish_opening(&self) -> Result<()> {
         Ok(())
     }
@@ -92,9 +92,9 @@ pub trait Subject: Send + Sync + Sized + 'static {
     fn pm_bytes(&self) -> u64;
 }
 
-/// What is done with whichever subject was named.
+/// An action on the subject that was named.
 pub trait Visitor {
-    /// What comes out.
+    /// Its result.
     type Out;
 
     /// Does it.
@@ -103,17 +103,17 @@ pub trait Visitor {
 
 /// An index that knows how it is made to be measured.
 pub trait Make: Sized + Send + Sync + 'static {
-    /// What is measured.
+    /// The index that is measured.
     type Index: PointIndex + 'static;
     /// Makes an empty one.
     fn make(pool: &Pool, setup: Setup) -> Result<Self::Index>;
     /// Opens it.
     fn reopen(pool: &Pool, setup: Setup) -> Result<Self::Index>;
-    /// Makes what is buffered part of the structure.
+    /// Merges buffered changes into the structure.
     fn flush(_: &Self::Index) -> Result<()> {
         Ok(())
     }
-    /// Waits until what opening does in the background is done.
+    /// Waits for the background work of opening.
     fn finish_opening(_: &Self::Index) -> Result<()> {
         Ok(())
     }
@@ -127,7 +127,7 @@ pub trait Make: Sized + Send + Sync + 'static {
     }
 }
 
-/// What an index does beyond single keys.
+/// The operations of an index on several keys.
 pub trait Sort<I>: Send + Sync + 'static {
     /// Whether it can scan.
     const SCANS: bool;
@@ -167,7 +167,7 @@ impl<I: HashIndex> Sort<I> for ByHash {
     }
 }
 
-/// An index as a subject. If it takes bytes, pairs of 15 and 15 bytes are what they say.
+/// An index as a subject. If it takes byte strings, pairs of 15 and 15 bytes have values of 15 bytes.
 #[derive(Debug)]
 pub struct Measured<M: Make, S> {
     index: M::Index,

@@ -65,7 +65,7 @@ pub fn table(runs: &[Run]) -> String {
     columns(&rows)
 }
 
-/// What is not about single phases: footprints, load factors, probes, recoveries, findings.
+/// Everything beside single phases: footprints, load factors, probes, recoveries, findings.
 pub fn facts(run: &Run) -> String {
     let mut text = String::new();
     let mib = |bytes: u64| bytes as f64 / (1 << 20) as f64;

@@ -1,6 +1,5 @@
 //! fjall: one keyspace of one database.
 
-use std::ops::Bound;
 use std::sync::Arc;
 
 use fjall::config::{BlockSizePolicy, BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry};
@@ -9,7 +8,7 @@ use fjall::{Database, Guard, Keyspace, KeyspaceCreateOptions, PersistMode};
 use super::{
     BACKGROUND_THREADS, BLOCK_BYTES, FILTER_BITS, Opened, Setup, mib, page_cache_durability, settings,
 };
-use crate::store::{Batch, Direction, Store, StoreResult, StoreStats};
+use crate::store::{Batch, Direction, Store, StoreResult, StoreStats, Visit, bounds, walk_either};
 
 struct Fjall {
     db: Database,
@@ -50,20 +49,6 @@ impl Fjall {
     }
 }
 
-/// Shows records until `visit` has enough.
-fn walk(
-    records: impl Iterator<Item = Guard>,
-    visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-) -> StoreResult<()> {
-    for record in records {
-        let (key, value) = record.into_inner()?;
-        if !visit(&key, &value) {
-            break;
-        }
-    }
-    Ok(())
-}
-
 impl Store for Fjall {
     fn put(&self, key: &[u8], value: &[u8]) -> StoreResult<()> {
         self.records.insert(key, value)?;
@@ -80,19 +65,9 @@ impl Store for Fjall {
         Ok(value.map(|value| visit(&value)).is_some())
     }
 
-    fn scan(
-        &self,
-        from: Option<&[u8]>,
-        direction: Direction,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> StoreResult<()> {
-        let from = from.map_or(Bound::Unbounded, Bound::Included);
-        match direction {
-            Direction::Forward => walk(self.records.range::<&[u8], _>((from, Bound::Unbounded)), visit),
-            Direction::Backward => {
-                walk(self.records.range::<&[u8], _>((Bound::Unbounded, from)).rev(), visit)
-            }
-        }
+    fn scan(&self, from: Option<&[u8]>, direction: Direction, visit: Visit<'_>) -> StoreResult<()> {
+        let records = self.records.range::<&[u8], _>(bounds(from, direction));
+        walk_either(records.map(Guard::into_inner), direction, |(key, value)| visit(&key, &value))
     }
 
     fn write_batch(&self, batch: &Batch) -> StoreResult<()> {

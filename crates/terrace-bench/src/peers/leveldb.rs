@@ -1,9 +1,10 @@
 //! LevelDB, as the system's library, through its C API: the only file that declares and calls it.
 //!
 //! Invariants:
-//! 1. Every pointer of [`LevelDb`] comes from the library's own create functions, was not null, and is destroyed once, by
-//!    `drop`, in the order the library asks for: the database first, then what it was opened with.
-//! 2. LevelDB itself guards a database against several threads; iterators and batches stay in the function that makes them.
+//! 1. Every pointer of [`LevelDb`] comes from the library's own create functions, was not null, and is destroyed once,
+//!    by `drop`, in the order the library asks for: the database first, then what it was opened with.
+//! 2. LevelDB itself guards a database against several threads; iterators and batches stay in the function that makes
+//!    them.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uchar, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -11,7 +12,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use super::{BLOCK_BYTES, FILTER_BITS, Opened, Setup, WRITE_BUFFERS, mib, page_cache_durability, settings};
-use crate::store::{Batch, Direction, Store, StoreResult, StoreStats};
+use crate::store::{Batch, Direction, Store, StoreResult, StoreStats, Visit};
 
 /// The types of `leveldb/c.h`, which only pointers to are ever seen.
 type Object = c_void;
@@ -104,7 +105,7 @@ struct LevelDb {
     made: Made,
 }
 
-/// What a database is opened with, and must outlive it.
+/// The objects that a database is opened with; they must outlive it.
 struct Made {
     options: NonNull<Object>,
     cache: NonNull<Object>,
@@ -223,7 +224,7 @@ struct At(NonNull<Object>);
 
 impl Drop for At {
     fn drop(&mut self) {
-        // SAFETY: made by `leveldb_create_iterator`, destroyed once; the database is borrowed by whoever holds this.
+        // SAFETY: made by `leveldb_create_iterator`, destroyed once; the holder of this borrows the database.
         unsafe { leveldb_iter_destroy(self.0.as_ptr()) };
     }
 }
@@ -322,12 +323,7 @@ impl Store for LevelDb {
         Ok(true)
     }
 
-    fn scan(
-        &self,
-        from: Option<&[u8]>,
-        direction: Direction,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> StoreResult<()> {
+    fn scan(&self, from: Option<&[u8]>, direction: Direction, visit: Visit<'_>) -> StoreResult<()> {
         // SAFETY: database and options are live (invariant 1).
         let at = unsafe { leveldb_create_iterator(self.db.as_ptr(), self.made.read.as_ptr()) };
         let mut at = At(NonNull::new(at).ok_or("LevelDB made no iterator")?);

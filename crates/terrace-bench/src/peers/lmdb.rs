@@ -1,13 +1,12 @@
 //! LMDB through heed: a transaction for each operation.
 
-use std::ops::Bound;
 use std::sync::Arc;
 
 use heed::types::Bytes;
 use heed::{Database, Env, EnvFlags, EnvOpenOptions};
 
 use super::{Opened, Setup, page_cache_durability, settings};
-use crate::store::{Batch, Direction, Store, StoreResult, StoreStats};
+use crate::store::{Batch, Direction, Store, StoreResult, StoreStats, Visit, bounds, walk};
 
 /// Addresses set aside for the map, more than any benchmark fills.
 const MAP_BYTES: usize = 1 << 38;
@@ -42,20 +41,6 @@ pub(super) fn open(setup: &Setup) -> StoreResult<Opened> {
     Ok(Opened { store: Arc::new(Lmdb { env, records }), settings })
 }
 
-/// Shows records until `visit` has enough.
-fn walk<'t>(
-    records: impl Iterator<Item = heed::Result<(&'t [u8], &'t [u8])>>,
-    visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-) -> StoreResult<()> {
-    for record in records {
-        let (key, value) = record?;
-        if !visit(key, value) {
-            break;
-        }
-    }
-    Ok(())
-}
-
 impl Store for Lmdb {
     fn put(&self, key: &[u8], value: &[u8]) -> StoreResult<()> {
         let mut writing = self.env.write_txn()?;
@@ -75,17 +60,14 @@ impl Store for Lmdb {
         Ok(value.map(visit).is_some())
     }
 
-    fn scan(
-        &self,
-        from: Option<&[u8]>,
-        direction: Direction,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> StoreResult<()> {
+    fn scan(&self, from: Option<&[u8]>, direction: Direction, visit: Visit<'_>) -> StoreResult<()> {
         let reading = self.env.read_txn()?;
-        let from = from.map_or(Bound::Unbounded, Bound::Included);
+        let bounds = bounds(from, direction);
+        // Each way has an iterator of its own, which goes ahead.
+        let show = |(key, value): (&[u8], &[u8])| visit(key, value);
         match direction {
-            Direction::Forward => walk(self.records.range(&reading, &(from, Bound::Unbounded))?, visit),
-            Direction::Backward => walk(self.records.rev_range(&reading, &(Bound::Unbounded, from))?, visit),
+            Direction::Forward => walk(self.records.range(&reading, &bounds)?, show),
+            Direction::Backward => walk(self.records.rev_range(&reading, &bounds)?, show),
         }
     }
 

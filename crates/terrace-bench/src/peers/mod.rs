@@ -1,8 +1,8 @@
 //! The stores that people use today, behind the same trait as Terrace.
 //!
 //! Their names are known to every build; the stores themselves only to one with the feature `peers` (all) or their own,
-//! which needs a C++ compiler, libclang and LevelDB's headers (`scripts/make-peers.sh`). One file each. What all of them are given
-//! is in [`Setup`]; how a store spells it, and where it cannot, it says in [`Opened::settings`], which a report prints.
+//! which needs a C++ compiler, libclang and LevelDB's headers (`scripts/make-peers.sh`). One file each. All of them get
+//! the same [`Setup`]. Each states the settings that this became in [`Opened::settings`], which a report prints.
 //!
 //! Settings that are equal by design: half of the memory for write buffers (two of them), half for caches; Bloom
 //! filters of ten bits a key where there are filters; blocks of 4 KiB where there are blocks; no compression; two
@@ -33,7 +33,7 @@ pub const BLOCK_BYTES: usize = 4096;
 /// Threads for flush and compaction.
 pub const BACKGROUND_THREADS: usize = 2;
 
-/// A store of somebody else.
+/// A store that is not Terrace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
     /// RocksDB.
@@ -94,7 +94,7 @@ impl Peer {
     }
 }
 
-/// What every store of a comparison is given.
+/// The setup that every store of a comparison gets.
 #[derive(Debug, Clone)]
 pub struct Setup {
     /// Its directory, on the SSD.
@@ -123,12 +123,12 @@ impl Setup {
     }
 }
 
-/// What a store was opened with, in its own words.
+/// The settings of a store, in its own words.
 pub type Settings = Vec<(String, String)>;
 
 /// An open store.
 pub struct Opened {
-    /// It.
+    /// The store.
     pub store: Arc<dyn Store>,
     /// Its version, durability and settings, for people.
     pub settings: Settings,
@@ -172,13 +172,13 @@ pub fn open(peer: Peer, setup: &Setup) -> StoreResult<Opened> {
     }
 }
 
-/// Settings without which a figure would not be what the store's users get, and how they begin.
+/// Settings that the figures of the store's users depend on, and the beginnings of their right values.
 const HONEST: [(&str, &str); 2] = [("fast CRC32", "Supported"), ("statistics", "off")];
 
-/// Refuses a store that is not as its users have it.
+/// Refuses a store whose settings differ from those of its users.
 ///
 /// # Errors
-/// The setting that is not as it must be, and what to do.
+/// The setting that is wrong, and what to do.
 pub fn honest(name: &str, settings: &Settings) -> Result<(), String> {
     for (setting, must) in HONEST {
         let is = settings.iter().find(|(name, _)| name == setting).map(|(_, is)| is);
@@ -201,7 +201,7 @@ fn mib(bytes: u64) -> String {
     format!("{} MiB", bytes >> 20)
 }
 
-/// What a write without `sync` survives where the log goes through the page cache.
+/// The durability of a write where the log goes through the page cache.
 #[allow(dead_code, reason = "a build without peers describes none")]
 fn page_cache_durability(sync: bool) -> String {
     if sync { "each write survives a power cut" } else { "each write survives a crash of the process" }.into()

@@ -3,14 +3,13 @@
 //! redb has no durability between "lost when the process dies" and "synced". Without `sync` this file commits without
 //! durability and makes every so many writes durable: without any durable commit the file would never reuse a page.
 
-use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use redb::{Database, Durability, ReadableDatabase, TableDefinition, WriteTransaction};
 
 use super::{Opened, Setup, mib, settings};
-use crate::store::{Batch, Direction, Store, StoreResult, StoreStats};
+use crate::store::{Batch, Direction, Store, StoreResult, StoreStats, Visit, bounds, walk_either};
 
 const RECORDS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("records");
 
@@ -75,29 +74,10 @@ impl Store for Redb {
         Ok(value.map(|value| visit(value.value())).is_some())
     }
 
-    fn scan(
-        &self,
-        from: Option<&[u8]>,
-        direction: Direction,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> StoreResult<()> {
+    fn scan(&self, from: Option<&[u8]>, direction: Direction, visit: Visit<'_>) -> StoreResult<()> {
         let table = self.db.begin_read()?.open_table(RECORDS)?;
-        let from = from.map_or(Bound::Unbounded, Bound::Included);
-        let mut records = match direction {
-            Direction::Forward => table.range::<&[u8]>((from, Bound::Unbounded))?,
-            Direction::Backward => table.range::<&[u8]>((Bound::Unbounded, from))?,
-        };
-        loop {
-            let next = match direction {
-                Direction::Forward => records.next(),
-                Direction::Backward => records.next_back(),
-            };
-            let Some(record) = next else { return Ok(()) };
-            let (key, value) = record?;
-            if !visit(key.value(), value.value()) {
-                return Ok(());
-            }
-        }
+        let records = table.range::<&[u8]>(bounds(from, direction))?;
+        walk_either(records, direction, |(key, value)| visit(key.value(), value.value()))
     }
 
     fn write_batch(&self, batch: &Batch) -> StoreResult<()> {
@@ -118,7 +98,7 @@ impl Store for Redb {
         Ok(self.db.begin_write()?.commit()?)
     }
 
-    /// A B+-tree has nothing to compact that others may not see meanwhile.
+    /// A B+-tree has nothing to compact while others use it.
     fn compact(&self) -> StoreResult<()> {
         self.flush()
     }

@@ -9,7 +9,7 @@ use super::{
     BACKGROUND_THREADS, BLOCK_BYTES, FILTER_BITS, Opened, Settings, Setup, WRITE_BUFFERS, mib,
     page_cache_durability, settings,
 };
-use crate::store::{Batch, COUNTED_LEVELS, Direction, Store, StoreResult, StoreStats};
+use crate::store::{Batch, COUNTED_LEVELS, Direction, Store, StoreResult, StoreStats, Visit};
 
 struct RocksDb {
     db: DB,
@@ -40,8 +40,8 @@ pub(super) fn open(setup: &Setup, log_dir: Option<&Path>) -> StoreResult<Opened>
     Ok(Opened { store: Arc::new(RocksDb { db, write }), settings })
 }
 
-/// Whether it computes checksums by the processor's own instructions, as it says at each start in its own log, if that has
-/// the level it has by default.
+/// Whether it computes checksums by the processor's own instructions. RocksDB says so in its log at each start, if the
+/// log has its default level.
 fn checksums(dir: &Path) -> String {
     let log = std::fs::read(dir.join("LOG")).unwrap_or_default();
     let log = String::from_utf8_lossy(&log);
@@ -85,12 +85,7 @@ impl Store for RocksDb {
         Ok(value.map(|value| visit(&value)).is_some())
     }
 
-    fn scan(
-        &self,
-        from: Option<&[u8]>,
-        direction: Direction,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> StoreResult<()> {
+    fn scan(&self, from: Option<&[u8]>, direction: Direction, visit: Visit<'_>) -> StoreResult<()> {
         // The raw iterator shows records where they lie; the other one copies them.
         let mut at = self.db.raw_iterator();
         match (from, direction) {
@@ -132,7 +127,7 @@ impl Store for RocksDb {
     }
 
     fn stats(&self) -> StoreStats {
-        // Its counters of operations cost time with each, and are off where its users do not ask for them.
+        // Counters of operations would cost time with each, and are off by default.
         let told = self.db.property_value("rocksdb.cfstats").ok().flatten();
         StoreStats {
             table_bytes_written: told.as_deref().and_then(table_bytes),
@@ -142,7 +137,7 @@ impl Store for RocksDb {
     }
 }
 
-/// Bytes that flushes and compactions have written, out of what RocksDB tells of a column family.
+/// Bytes that flushes and compactions have written, from RocksDB's statistics of a column family.
 fn table_bytes(told: &str) -> Option<u64> {
     let line = told.lines().find_map(|line| line.trim().strip_prefix("Cumulative compaction: "))?;
     let gib: f64 = line.split_once(" GB write")?.0.trim().parse().ok()?;
@@ -155,11 +150,12 @@ fn level_bytes(told: &str) -> [u64; COUNTED_LEVELS] {
     for line in told.lines() {
         let columns: Vec<&str> = line.split_whitespace().collect();
         let level = columns.first().and_then(|name| name.strip_prefix('L')?.parse::<usize>().ok());
-        // Level, files, size and its unit, score, then read, of this level, of the next, written.
+        // The columns: level, files, size and its unit, score, then GB read, read of this level, read of the next,
+        // written.
         let gib = columns.get(8).and_then(|written| written.parse::<f64>().ok());
         if let (Some(level), Some(gib)) = (level, gib) {
             let slot = &mut bytes[level.min(COUNTED_LEVELS - 1)];
-            // The same table is told twice, by priority the second time without levels.
+            // The statistics hold the table twice; the second one is by priority and has no levels.
             *slot = (*slot).max((gib * f64::from(1 << 30)) as u64);
         }
     }

@@ -1,10 +1,10 @@
 //! The simplest store there is: a map behind a lock.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use terrace_bench::store::{StoreError, Visit, bounds, walk_either};
 use terrace_bench::suite::Contents;
 use terrace_bench::{Batch, Direction, Provider, Store, StoreResult, StoreStats};
 
@@ -29,32 +29,10 @@ impl Store for Model {
         Ok(self.records.read().get(key).map(|value| visit(value)).is_some())
     }
 
-    fn scan(
-        &self,
-        from: Option<&[u8]>,
-        direction: Direction,
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> bool,
-    ) -> StoreResult<()> {
+    fn scan(&self, from: Option<&[u8]>, direction: Direction, visit: Visit<'_>) -> StoreResult<()> {
         let records = self.records.read();
-        let from = from.map_or(Bound::Unbounded, Bound::Included);
-        let mut forward;
-        let mut backward;
-        let found: &mut dyn Iterator<Item = (&Vec<u8>, &Vec<u8>)> = match direction {
-            Direction::Forward => {
-                forward = records.range::<[u8], _>((from, Bound::Unbounded));
-                &mut forward
-            }
-            Direction::Backward => {
-                backward = records.range::<[u8], _>((Bound::Unbounded, from)).rev();
-                &mut backward
-            }
-        };
-        for (key, value) in found {
-            if !visit(key, value) {
-                break;
-            }
-        }
-        Ok(())
+        let found = records.range::<[u8], _>(bounds(from, direction)).map(Ok::<_, StoreError>);
+        walk_either(found, direction, |(key, value)| visit(key, value))
     }
 
     fn write_batch(&self, batch: &Batch) -> StoreResult<()> {

@@ -23,11 +23,11 @@ use crate::open::{Intent, OpenArgs};
 use crate::progress;
 use crate::size;
 
-/// What a benchmark directory's database holds; a directory without it is not touched.
+/// The file that describes a benchmark directory's database; a directory without it is not touched.
 const MARKER: &str = "terrace-bench.json";
 const DATABASE: &str = "db";
 
-/// What is run unless something is asked for, and what only engines with an order run.
+/// The benchmarks that are run by default, and those that only engines with an order run.
 const UNORDERED: &str = "fillseq,fillrandom,overwrite,readrandom,readmissing";
 const ORDERED: &str = "readseq,readreverse,seekrandom";
 
@@ -75,7 +75,7 @@ pub struct Bench {
     /// Writes made at once by benchmarks that only write
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub batch: u32,
-    /// What random numbers start from; the same seed draws the same operations [default: from the system]
+    /// The seed of random numbers; the same seed draws the same operations [default: from the system]
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
     /// The trace that `replay` replays (docs/formats/trace.md)
@@ -270,7 +270,7 @@ fn failure_of(error: StoreError) -> Failure {
 struct Databases<'a> {
     dir: PathBuf,
     open: &'a OpenArgs,
-    /// What the last one opened lies on.
+    /// The media of the database that was opened last.
     described: String,
 }
 
@@ -306,8 +306,8 @@ impl<'a> Databases<'a> {
         Ok(Arc::new(TerraceStore::new(db)))
     }
 
-    /// Removes the pool of the database of before if that is a file somewhere else. That it opens with it shows that it is
-    /// its own.
+    /// Removes the pool of the former database if that is a file somewhere else. The database opens with the pool,
+    /// which shows that the pool is its own.
     fn remove_pool(&self, database: &Path) -> StoreResult<()> {
         let mut options = self.open.options();
         options.create_if_missing = false;

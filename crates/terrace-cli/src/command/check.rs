@@ -18,7 +18,7 @@ const REPAIR_HINT: &str = "`terrace repair DIR` rebuilds what can be rebuilt";
 /// Reads everything and verifies it: checksums, order, and that every byte of the pool is free or has
 /// one owner.
 ///
-/// The exit code is 1 if something is damaged; what and where is printed.
+/// The exit code is 1 if something is damaged; the places and kinds of damage are printed.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  terrace check ./db && echo sound")]
 pub struct Check {
@@ -56,7 +56,7 @@ impl Check {
     }
 }
 
-/// Damage that kept the check from going on is what the check was to find.
+/// Damage that ends the check early counts as a finding.
 fn damage(error: Error) -> Failure {
     match error.kind() {
         ErrorKind::Corruption => Failure::new(exit::NOT_FOUND, error.to_string()).hint(REPAIR_HINT),
@@ -64,11 +64,12 @@ fn damage(error: Error) -> Failure {
     }
 }
 
-/// Rebuilds what can be rebuilt of a damaged database, and says what is lost.
+/// Rebuilds a damaged database as far as possible, and lists what is lost.
 ///
-/// What is new is written beside what is there, checked, and put in its place by one step: a repair that fails or is
-/// killed has changed nothing, or is complete. It needs room for that. Files that were damaged, or are another database's,
-/// are kept in the folder `lost` of the directory, with a list of what they are. A sound database is left as it is.
+/// New files are written beside the old ones, checked, and put in their place in one step: a repair that fails or is
+/// killed has changed nothing, or is complete. It needs room for that. Files that were damaged, or are another
+/// database's, are kept in the folder `lost` of the directory, with a list of what they are. A sound database is left
+/// as it is.
 ///
 /// The exit code is 1 if something is lost.
 #[derive(Debug, Args)]
@@ -78,7 +79,7 @@ fn damage(error: Error) -> Failure {
 pub struct Repair {
     /// The database
     pub dir: PathBuf,
-    /// Do all of it but the last step: say what would be done, and change nothing
+    /// Do all but the last step: report what would be done, and change nothing
     #[arg(long)]
     pub dry_run: bool,
     /// How to open the database.
@@ -125,7 +126,7 @@ impl Repair {
 }
 
 impl Repair {
-    /// Says how much room a repair needs that has met that there is none.
+    /// Adds how much room a repair needs to an error about missing room.
     fn no_room(&self, error: Error) -> Failure {
         let len = |path: PathBuf| std::fs::metadata(path).map_or(0, |file| file.len());
         let needed = match &error {

@@ -63,7 +63,7 @@ impl Export {
         };
         let part = Part::create(&path)?;
         let mut out = BufWriter::with_capacity(1 << 18, &part.file);
-        // A full disk shows itself as an error of the file, not of standard output.
+        // An error of the full disk belongs to the file, not to standard output.
         let records = self.write_records(db, &mut out).map_err(|f| part.blame(f))?;
         out.flush().map_err(|e| Failure::io(&part.path, "write", e))?;
         drop(out);
@@ -95,12 +95,12 @@ impl Export {
     }
 }
 
-/// The file that takes the place of what `path` leads to, if that may be replaced: it is a file, or nothing yet.
+/// The file that is to replace the target of `path`. The target must be a file, or not exist yet.
 fn replaceable(path: &Path) -> CommandResult<Option<PathBuf>> {
     match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => Err(Failure::usage(format!("{} is a directory", path.display()))),
         Ok(found) if !found.is_file() => Ok(None),
-        // A link stays one.
+        // A link stays a link.
         Ok(_) => path.canonicalize().map(Some).map_err(|e| Failure::io(path, "follow", e)),
         Err(e) if e.kind() == ErrorKind::NotFound => Ok(Some(path.to_path_buf())),
         Err(e) => Err(Failure::io(path, "look at", e)),

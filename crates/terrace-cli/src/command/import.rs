@@ -91,9 +91,9 @@ impl Import {
         let mut lines = Lines::new(BufReader::with_capacity(1 << 18, input));
         let result = importer.run(&mut lines);
         importer.bar.finish_and_clear();
-        // Closed even when a line was wrong: what came before it is kept.
+        // Closed even when a line was wrong: the records before it are kept.
         let closed = importer.db.as_ref().map_or(Ok(()), Db::close);
-        // While its lock is held: nobody else has it.
+        // Its lock is still held, so nobody else uses it.
         if let (Some(made), Some(_)) = (made, &importer.db)
             && result.is_err()
             && importer.imported == 0
@@ -152,13 +152,13 @@ impl Importer<'_> {
                 return Err(self.interrupted());
             }
             let read = lines.next_line().map_err(|e| self.unreadable(&e))?;
-            // What Ctrl-C cut short is no line.
+            // Input that Ctrl-C cut short is not a line.
             let Some((number, line)) = read.filter(|_| !interrupt::requested()) else {
                 self.write_batch()?;
                 if interrupt::requested() {
                     return Err(self.interrupted());
                 }
-                // Also for a file without records.
+                // A file without records makes a database, too.
                 return self.db().map(drop);
             };
             match self
@@ -208,7 +208,7 @@ impl Importer<'_> {
         let text = format!("line {number} of {}: {problem}: \"{}\"", self.args.name(), preview(line, 60));
         if self.args.keep_going {
             self.bad_lines += 1;
-            // Whoever has closed standard error does not want to know.
+            // Standard error may be closed; then the message is lost on purpose.
             self.bar.suspend(|| drop(writeln!(io::stderr(), "terrace: {text}")));
             return Ok(());
         }

@@ -102,7 +102,7 @@ impl Put {
         interrupt::install()?;
         let made = Made::about_to(&self.dir, &self.open.options());
         let db = self.open.open(&self.dir, Intent::Create)?;
-        // Closed even where there was no room: what was there before is kept.
+        // Closed even where there was no room: earlier records are kept.
         let written = db.put(&key, &value);
         let closed = db.close();
         if let Some(made) = made.filter(|_| written.is_err()) {
@@ -162,7 +162,7 @@ impl Delete {
     }
 }
 
-/// Removes `keys`; gives those that were not there, to be shown.
+/// Removes `keys`; returns those that were not there, in printable form.
 fn delete_all(db: &Db, keys: &[Vec<u8>]) -> CommandResult<Vec<String>> {
     let mut missing = Vec::new();
     for (at, key) in keys.iter().enumerate() {

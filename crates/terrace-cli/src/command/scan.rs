@@ -87,7 +87,7 @@ impl Scan {
     }
 }
 
-/// As many as there are of records, in numbers such as 500 or 16M, and also none.
+/// A number of records such as 500 or 16M; 0 is allowed.
 fn parse_limit(text: &str) -> Result<u64, String> {
     if text == "0" { Ok(0) } else { terrace_bench::count::parse(text) }
 }

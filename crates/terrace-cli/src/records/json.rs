@@ -28,8 +28,7 @@ pub(super) fn read(line: &[u8], record: &mut Record) -> Result<(), String> {
     fill("value", line.value, line.value_b64, &mut record.value)
 }
 
-/// What is wrong with a line. The library counts lines, too, of which it has seen one: whoever reads the lines knows
-/// their numbers.
+/// The error about a line. The library's line number, always 1, is left out: the caller knows the real one.
 fn problem(error: &serde_json::Error) -> String {
     let said = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
@@ -102,7 +101,7 @@ mod tests {
         assert!(problem(r#"{"key":"a","value":1}"#).contains("not a record"));
         assert!(problem(r#"{"key":"a","value":"b","ttl":"c"}"#).contains("unknown field"));
         assert!(problem("").contains("not a record"));
-        // The line's number is for whoever knows it.
+        // The caller adds the line's number.
         for line in ["", "{", "x", r#"{"key":1}"#, r#"{"key":"a","value":"b"} c"#, r#"{"key":"a","a":1}"#] {
             assert!(!problem(line).contains("line"), "{}", problem(line));
         }

@@ -1,8 +1,7 @@
 //! Records as lines of text, for import and export.
 //!
-//! A format is a pair of functions between a record and its line, without the line's end. What is
-//! written for a record reads back as that record whatever bytes it holds, and writing is canonical:
-//! one record has one line.
+//! A format is a pair of functions between a record and its line, without the line's end. A written record reads back
+//! as itself whatever bytes it holds. Writing is canonical: one record has one line.
 
 use terrace::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
@@ -30,7 +29,7 @@ pub struct Record {
     pub value: Vec<u8>,
 }
 
-/// Says what is wrong with a record that no database takes.
+/// An error for a record that no database takes.
 pub fn within_limits(key: &[u8], value: &[u8]) -> Result<(), String> {
     if key.len() > MAX_KEY_BYTES {
         return Err(format!("the key has {} bytes, {MAX_KEY_BYTES} are the most", key.len()));
@@ -42,7 +41,7 @@ pub fn within_limits(key: &[u8], value: &[u8]) -> Result<(), String> {
 }
 
 impl Format {
-    /// Reads the record in `line`, or says what is wrong with the line.
+    /// Reads the record in `line`; the error says what is wrong with the line.
     pub fn read(self, line: &[u8], record: &mut Record) -> Result<(), String> {
         record.key.clear();
         record.value.clear();

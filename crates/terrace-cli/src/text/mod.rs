@@ -1,6 +1,6 @@
 //! The tour's records: users, articles and log lines made from word lists and a small grammar.
 //!
-//! Record `i` of revision `r` is always the same, so that nothing need be kept to check it.
+//! Record `i` of revision `r` is always the same, so a check needs no stored copy.
 
 use terrace_base::rng::Rng;
 
@@ -25,7 +25,7 @@ const LOG_START_SECONDS: u64 = 6 * 3600;
 /// The key and value of record `index`; a revision above 0 has the same key and another value.
 pub fn record(index: u64, revision: u64) -> (String, String) {
     let mut rng = Rng::new(SEED ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    // The key is drawn before the revision has a say.
+    // The key is drawn first, so it does not depend on the revision.
     match index % 10 {
         0 => user(index, revision, &mut rng),
         1..=3 => article(index, revision, &mut rng),

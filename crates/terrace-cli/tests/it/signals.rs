@@ -33,8 +33,8 @@ fn filled(engine: &str, pool: &str) -> Bed {
     bed
 }
 
-/// Starts a command as from a terminal: a shell has what it runs in the background ignore interrupts, and children do as
-/// their parents.
+/// Starts a command as from a terminal: a shell has what it runs in the background ignore interrupts, and children do
+/// as their parents.
 fn spawn(bed: &Bed, command: &str, args: &[&str]) -> Child {
     let mut process = Command::new("env");
     process.arg("--default-signal=INT,TERM").arg(env!("CARGO_BIN_EXE_terrace"));

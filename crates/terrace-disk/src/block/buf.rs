@@ -1,11 +1,11 @@
-//! Memory that goes to a drive as it is.
+//! Memory that a drive reads and writes directly.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What such memory is aligned to: a multiple of every sector size in use.
+/// The alignment of such memory: a multiple of every sector size in use.
 pub const BLOCK_ALIGN_BYTES: usize = 4096;
 
 #[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -22,7 +22,7 @@ pub struct BlockBuf {
 }
 
 impl BlockBuf {
-    /// So many zeros.
+    /// Zeros of this length.
     pub fn zeroed(len: usize) -> Self {
         BlockBuf { pages: vec![Page([0; BLOCK_ALIGN_BYTES]); len.div_ceil(BLOCK_ALIGN_BYTES)], len }
     }

@@ -1,30 +1,32 @@
-//! Files of sectors: written and read in place, past the page cache where that can be.
+//! Files of sectors, which are written and read in place, past the page cache where the system allows it.
 //!
 //! The contract, in addition to that of [`crate::fs`], which the simulated file system enforces to the letter:
 //!
-//! 1. A *sector* is what is written and read, a *block* what may tear together: a drive with sectors of 512 bytes may
-//!    keep them in physical blocks of 4 KiB, and writes such a block whole. Offsets and lengths are multiples of a sector;
-//!    what a file is grown to and what is given back are multiples of a block. A file that was made on another drive may end
-//!    within a block; what is no whole sector at its end is not there.
-//! 2. What a write has written is there for every reader when the write returns, and durable after the next `sync`. Until
-//!    then a power cut leaves each sector as it was at any time since the last `sync`, each for itself; and of a block
-//!    that any write since then has touched it may leave nothing at all, the sectors next to those written included. So who
-//!    wants to keep a block does not write to it.
-//! 3. A write that fails leaves each of its sectors old or new, and touches nothing else but as (2) says. All other
-//!    writes of one call may have been done or not. It may be tried again. Nothing is being written any more when
-//!    the call returns.
-//! 4. After a failed `sync` nothing may be assumed of what was written since the last that succeeded, by whomever: not even a
-//!    reader finds it. The file can be used: what is written from then on is as good as ever. A `sync` that another
-//!    makes meanwhile says nothing of what was lost; so one thread at a time writes and syncs, or nobody relies on another's.
-//! 5. What the file was grown by holds anything until it is written. Space for it is reserved where the file system can do
-//!    that. What was given back reads as zeros, and a power cut may bring back what was there until the next `sync`. A write to
-//!    it may find no space. To write to the one or the other costs a `sync` more than to write where something was before.
-//! 6. Length and contents survive a process that dies; a write it was within is half done, as in (3).
-//! 7. Reads that were begun see what was there at some moment between that and their end.
+//! 1. A *sector* is the unit of reads and writes, a *block* the unit that tears as a whole: a drive with sectors of 512
+//!    bytes may keep them in physical blocks of 4 KiB, and writes such a block whole. Offsets and lengths are multiples
+//!    of a sector; lengths that a file is grown to, and ranges that are given back, are multiples of a block. A file
+//!    that was made on another drive may end within a block; an incomplete sector at its end is ignored.
+//! 2. Every reader sees a write's bytes when the write returns; they are durable after the next `sync`. Until then a
+//!    power cut leaves each sector as it was at any time since the last `sync`, each for itself; and it may destroy a
+//!    block that any write since then has touched, including its other sectors. So a block whose contents must survive
+//!    is not written to.
+//! 3. A write that fails leaves each of its sectors old or new, and affects other sectors only as (2) says. The other
+//!    writes of the same call may have been done or not. The call may be tried again. No write is in progress any more
+//!    when the call returns.
+//! 4. After a failed `sync` nothing may be assumed about writes since the last successful one, by any thread: not even
+//!    a reader may find them. The file stays usable: later writes are not affected. A `sync` that another thread makes
+//!    meanwhile does not cover the lost writes; so either one thread at a time writes and syncs, or no thread relies on
+//!    another's `sync`.
+//! 5. The part that the file was grown by holds arbitrary bytes until it is written. Its space is reserved where the
+//!    file system can do that. A range that was given back reads as zeros, and until the next `sync` a power cut may
+//!    bring its former bytes back. A write to it may find no space. The first write to either part costs an additional
+//!    `sync`.
+//! 6. Length and contents survive the death of a process; a write in progress is half done, as in (3).
+//! 7. Reads that were begun see the contents of some moment between their beginning and their end.
 //!
 //! | file | what it owns |
 //! |---|---|
-//! | `buf.rs` | memory that goes to a drive as it is |
+//! | `buf.rs` | memory that a drive reads and writes directly |
 //! | `reads.rs` | reads that were begun |
 
 mod buf;
@@ -44,12 +46,12 @@ pub(crate) use self::reads::read_later;
 /// How a file of sectors is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {
-    /// Bytes of a sector: what is written and read.
+    /// Bytes of a sector, the unit of reads and writes.
     pub sector_bytes: u32,
-    /// Bytes of a block: what tears together, and what is given back.
+    /// Bytes of a block, the unit that tears as a whole and that is given back.
     pub block_bytes: u32,
-    /// Whether what was written may be in a cache that a power cut empties. If not, a `sync` costs nothing where something
-    /// was before.
+    /// Whether written bytes may be in a cache that a power cut empties. If not, a `sync` after overwriting old data
+    /// costs nothing.
     pub is_volatile: bool,
 }
 
@@ -89,7 +91,7 @@ impl Geometry {
 pub struct BlockWrite<'a> {
     /// Where they begin.
     pub offset: u64,
-    /// What they will hold, each part a number of sectors. Memory on multiples of [`BLOCK_ALIGN_BYTES`], as that of a
+    /// The new contents, each part a number of sectors. Memory on multiples of [`BLOCK_ALIGN_BYTES`], as that of a
     /// [`BlockBuf`], is not copied.
     pub parts: Vec<&'a [u8]>,
 }
@@ -105,14 +107,14 @@ impl BlockWrite<'_> {
         self.len() == 0
     }
 
-    /// Refuses it for a file of `len` bytes, unless each part is sectors of that.
+    /// Refuses the write for a file of `len` bytes, unless each part consists of sectors of that file.
     pub(crate) fn check(&self, geometry: &Geometry, path: &Path, len: u64) -> Result<()> {
         self.parts.iter().try_for_each(|part| geometry.check(path, 0, part.len() as u64, u64::MAX))?;
         geometry.check(path, self.offset, self.len(), len)
     }
 }
 
-/// A file of sectors. The module's head says what it promises.
+/// A file of sectors. The module's head states its contract.
 ///
 /// ```
 /// use std::path::Path;
@@ -136,21 +138,21 @@ pub trait BlockFile: Send + Sync + Debug {
     /// Writes all, which do not overlap, submitted together where the system can.
     fn write_many(&self, writes: &[BlockWrite<'_>]) -> Result<()>;
 
-    /// Fills each buffer, a number of sectors, from its offset, all submitted together where the system can. Reading past the
-    /// end is `Error::Corruption`.
+    /// Fills each buffer, a number of sectors, from its offset, all submitted together where the system can. Reading
+    /// past the end is `Error::Corruption`.
     fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Result<()>;
 
-    /// Begins to read, from each offset as much as the memory beside it has, and returns at once where the system can do
-    /// that; else it is read when it is waited for.
+    /// Begins to read, from each offset as many bytes as its buffer has. Returns at once where the system can do that;
+    /// otherwise the reads are made when they are waited for.
     fn begin_reads(self: Arc<Self>, reads: Vec<(u64, BlockBuf)>) -> Box<dyn BlockReads>;
 
-    /// Makes durable what was written, grown and discarded before. Says whether the device had to be asked.
+    /// Makes earlier writes, growth and discards durable. Returns whether the device had to be asked.
     fn sync(&self) -> Result<bool>;
 
-    /// Makes the file `len` bytes long, if it is shorter. After a failure it is as it was.
+    /// Makes the file `len` bytes long, if it is shorter. After a failure it is unchanged.
     fn grow(&self, len: u64) -> Result<()>;
 
-    /// Gives back the space of `range`. Says whether that can be done; if not, nothing has changed.
+    /// Gives back the space of `range`. Returns whether that can be done; if not, nothing has changed.
     fn discard(&self, range: Range<u64>) -> Result<bool>;
 
     /// Its length in bytes.

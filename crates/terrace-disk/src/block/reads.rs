@@ -7,7 +7,7 @@ use terrace_base::Result;
 
 use super::{BlockBuf, BlockFile};
 
-/// Reads of a file of sectors that go on while something else is done. Whoever drops them waits for their end.
+/// Reads of a file of sectors that go on in the background. Dropping them waits for their end.
 pub trait BlockReads: Send + Sync + Debug {
     /// Waits for their end. Gives back the memory, filled, in order; fails as [`BlockFile::read_many`] does.
     fn finish(self: Box<Self>) -> Result<Vec<BlockBuf>>;
@@ -29,7 +29,7 @@ impl BlockReads for Later {
     }
 }
 
-/// What a file that can begin nothing has for [`BlockFile::begin_reads`].
+/// [`BlockFile::begin_reads`] for a file that cannot read in the background.
 pub(crate) fn read_later(file: Arc<dyn BlockFile>, reads: Vec<(u64, BlockBuf)>) -> Box<dyn BlockReads> {
     Box::new(Later { file, reads })
 }

@@ -1,7 +1,8 @@
-//! Direct reads that go on while something else is done.
+//! Direct reads in the background.
 //!
 //! 1. While anything is under way, nobody touches the memory that it is read into, and file, ring and memory stay.
-//! 2. What fails is read again, and otherwise, when it is waited for: the system ends what a thread has begun that ends.
+//! 2. A failed read is made again, in another way, when it is waited for: the system cancels a thread's reads when that
+//!    thread ends.
 
 use std::sync::Arc;
 
@@ -16,13 +17,14 @@ use crate::block::{BlockBuf, BlockFile, BlockReads};
 pub(super) struct BegunReads {
     file: Arc<RealBlockFile>,
     reads: Vec<(u64, BlockBuf)>,
-    /// What is under way, and where.
+    /// The reads under way, and their ring.
     flight: Option<(Ring, Flight<'static>)>,
 }
 
-// SAFETY: the pointers in the flight lead to memory of `reads`, which this owns and which nobody uses while they are in use.
+// SAFETY: the pointers in the flight lead to memory of `reads`, which this owns and which nobody uses while they are in
+// use.
 unsafe impl Send for BegunReads {}
-// SAFETY: nothing can be done with a shared reference to it.
+// SAFETY: a shared reference allows no operation.
 unsafe impl Sync for BegunReads {}
 
 impl BegunReads {
@@ -33,8 +35,8 @@ impl BegunReads {
         };
         let mut pieces = Pieces::default();
         for (offset, buf) in &mut reads {
-            // SAFETY: the memory is that of `reads`, which does not move when that does. It is kept until nothing is under
-            // way, and not touched before: `end` is all that is done then, and is called before anything else.
+            // SAFETY: the memory is that of `reads`, which does not move when that does. It is kept until nothing is
+            // under way, and not touched before: `end` is all that is done then, and is called before anything else.
             let memory = unsafe { std::slice::from_raw_parts_mut(buf.as_mut_ptr(), buf.len()) };
             pieces.read(*offset, memory);
         }

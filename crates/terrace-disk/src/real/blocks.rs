@@ -1,17 +1,17 @@
 //! Real files of sectors.
 //!
 //! Reads and writes go past the page cache (`O_DIRECT`), several at a time, where file system and system allow that;
-//! where they refuse it, from the start or from some moment on, through the page cache.
+//! where they refuse that, at once or later, they go through the page cache.
 //!
-//! What a `sync` costs depends on the drive. One that keeps what it has written in a cache that a power cut empties is
-//! asked to flush that. One that says that it has none ([`device`]) has nothing to flush; but where the file system has to note that a
-//! block is used now, that is not durable by itself. So it is known what is *settled*: was written to and synced, and
-//! was not given back since. A write to settled blocks alone is done in the way that is durable when it returns
-//! (`RWF_DSYNC`): which asks nothing of such a drive, unless file system or drive are not as they are believed to be. After any
-//! other write a `sync` is `fdatasync`, and what it covers is settled then.
+//! The cost of a `sync` depends on the drive. A drive with a write cache that a power cut empties is asked to flush it.
+//! A drive that reports no such cache ([`device`]) has nothing to flush. However, the file system's note that a block
+//! is now in use is not durable by itself. So the *allocated* blocks are tracked: those that were written and synced,
+//! and not given back since. A write to allocated blocks alone is made durable by the write itself (`RWF_DSYNC`). That
+//! costs such a drive nothing, unless file system or drive are not as they are believed to be. After any other write a
+//! `sync` is `fdatasync`, and the blocks that it covers are then allocated.
 //!
-//! 1. What `settled` has was used durably, or a write to it is durable all the same.
-//! 2. Who syncs or discards has `syncing`: so what a sync covers is not given back meanwhile.
+//! 1. Blocks in `allocated` are durably in use, or a write to them is durable all the same.
+//! 2. A sync or a discard holds `syncing`, so the blocks that a sync covers are not given back meanwhile.
 
 use std::fs::File;
 use std::io;
@@ -34,13 +34,14 @@ use super::{device, retry};
 use crate::block::{BlockBuf, BlockFile, BlockReads, BlockWrite, Geometry, read_later};
 use crate::extents::Extents;
 
-/// What the alignment of direct reads and writes is asked by (`STATX_DIOALIGN`, Linux 6.1).
+/// The flag that asks for the alignment of direct reads and writes (`STATX_DIOALIGN`, Linux 6.1).
 const DIRECT_ALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2000);
 
-/// What memory that lies otherwise is copied through, at most, for one write or read.
+/// The largest buffer through which unaligned memory is copied for one write or read.
 const BOUNCE_BYTES: usize = 4 << 20;
 
-/// The block of most file systems, in which space is given back, and a sector where nobody says how large one is.
+/// The block size of most file systems, the unit in which space is given back; also the sector size where it is not
+/// known.
 const FILE_BLOCK_BYTES: u32 = 4096;
 
 /// No drive has smaller sectors.
@@ -60,11 +61,11 @@ pub(super) struct RealBlockFile {
     rings: Rings,
 }
 
-/// What is durable of a file on a drive without a volatile cache; on others nothing is known.
+/// The durable part of a file on a drive without a volatile cache; not tracked on other drives.
 #[derive(Debug, Default)]
 struct Durability {
-    settled: Extents,
-    /// Was written since the last sync where nothing was settled.
+    allocated: Extents,
+    /// The ranges outside of `allocated` that were written since the last sync.
     fresh: Extents,
     /// It was grown, or some of it given back, since the last sync.
     is_changed: bool,
@@ -91,24 +92,24 @@ impl RealBlockFile {
             file,
         };
         if !geometry.is_volatile && len > 0 {
-            opened.find_settled()?;
+            opened.find_allocated()?;
         }
         Ok(opened)
     }
 
-    /// Makes durable what whoever had the file before has written, and finds what the file system has data for.
-    fn find_settled(&self) -> Result<()> {
+    /// Makes writes of earlier users of the file durable, and finds the ranges for which the file system has data.
+    fn find_allocated(&self) -> Result<()> {
         let end = self.len();
         self.sync_file()?;
-        let (mut at, mut settled) = (0, Extents::default());
+        let (mut at, mut allocated) = (0, Extents::default());
         while at < end {
-            // A file system that does not say has data everywhere, or nowhere.
+            // A file system that cannot tell is taken to have data everywhere, or nowhere.
             let Ok(start) = rustix::fs::seek(&self.file, SeekFrom::Data(at)) else { break };
             let Ok(stop) = rustix::fs::seek(&self.file, SeekFrom::Hole(start)) else { break };
-            settled.insert(start..stop);
+            allocated.insert(start..stop);
             at = stop.max(at + 1);
         }
-        self.state.lock().settled = settled;
+        self.state.lock().allocated = allocated;
         Ok(())
     }
 
@@ -120,12 +121,12 @@ impl RealBlockFile {
         retry(|| rustix::fs::fdatasync(&self.file)).map_err(|e| self.error("sync", e))
     }
 
-    /// Whether memory at `data` goes to the drive as it is.
+    /// Whether the drive can use memory at `data` directly.
     fn is_aligned(&self, data: &[u8]) -> bool {
         self.direct.is_none() || (data.as_ptr() as usize).is_multiple_of(self.geometry.sector_bytes as usize)
     }
 
-    /// Does what `run` does with the file, again and otherwise where a way to do it turns out to be refused.
+    /// Calls `run` with the file; again, with another way to access it, if one turns out to be refused.
     fn transfer(&self, mut run: impl FnMut(&File) -> io::Result<()>) -> io::Result<()> {
         let had_rings = self.rings.are_usable();
         match self.transfer_once(&mut run) {
@@ -165,7 +166,7 @@ impl RealBlockFile {
         })
     }
 
-    /// Writes parts of which some do not lie right, a copy at a time.
+    /// Writes parts of which some are not aligned, a copy at a time.
     fn write_copied(&self, way: Way, write: &BlockWrite<'_>) -> io::Result<()> {
         let (mut offset, mut left) = (write.offset, write.len() as usize);
         let mut copy = BlockBuf::zeroed(left.min(BOUNCE_BYTES));
@@ -196,7 +197,7 @@ impl RealBlockFile {
         })
     }
 
-    /// Reads into memory that does not lie right, a copy at a time.
+    /// Reads into memory that is not aligned, a copy at a time.
     fn read_copied(&self, offset: u64, buf: &mut [u8]) -> io::Result<()> {
         let mut copy = BlockBuf::zeroed(buf.len().min(BOUNCE_BYTES));
         for (i, part) in buf.chunks_mut(BOUNCE_BYTES).enumerate() {
@@ -220,26 +221,27 @@ impl RealBlockFile {
         &self.rings
     }
 
-    /// What calls can be begun with without waiting for them.
+    /// The means to begin calls without waiting for them.
     pub(super) fn direct_with_ring(&self) -> Option<(&File, Ring)> {
         let file = self.direct_file().filter(|_| self.is_direct())?;
         Some((file, self.rings.take()?))
     }
 
-    /// How to write `writes`: durably, where that costs nothing.
+    /// How to write `writes`: durably if that costs nothing.
     fn way(&self, writes: &[BlockWrite<'_>]) -> Way {
         if self.geometry.is_volatile || !self.is_direct() {
             return Way::Write;
         }
         let state = self.state.lock();
-        match writes.iter().all(|write| state.settled.covers(&range(write))) {
+        match writes.iter().all(|write| state.allocated.covers(&range(write))) {
             true => Way::WriteDurably,
             false => Way::Write,
         }
     }
 }
 
-/// The file system's blocks that hold `range`. Where these are smaller some of it is not settled, which costs a sync.
+/// The file system's blocks that hold `range`. If these are smaller, some of them may not be allocated, which costs a
+/// sync.
 fn file_blocks(range: &Range<u64>) -> Range<u64> {
     let block = u64::from(FILE_BLOCK_BYTES);
     range.start / block * block..range.end.next_multiple_of(block)
@@ -261,7 +263,7 @@ impl BlockFile for RealBlockFile {
         if way == Way::Write {
             let mut state = self.state.lock();
             for range in writes.iter().map(range) {
-                state.settled.remove(&range);
+                state.allocated.remove(&range);
             }
         }
         let lies_right = |write: &BlockWrite<'_>| write.parts.iter().all(|part| self.is_aligned(part));
@@ -304,7 +306,7 @@ impl BlockFile for RealBlockFile {
         };
         match reads.iter().all(are_there) {
             true => Box::new(BegunReads::begin(self, reads)),
-            // It is told when it is waited for.
+            // The error is reported when the reads are waited for.
             false => read_later(self, reads),
         }
     }
@@ -313,8 +315,8 @@ impl BlockFile for RealBlockFile {
         let _alone = self.syncing.lock();
         let (fresh, is_changed) = {
             let mut state = self.state.lock();
-            let is_settled = state.fresh.total() == 0 && !state.is_changed;
-            if is_settled && !self.geometry.is_volatile && self.is_direct() {
+            let needs_no_sync = state.fresh.total() == 0 && !state.is_changed;
+            if needs_no_sync && !self.geometry.is_volatile && self.is_direct() {
                 return Ok(false);
             }
             (std::mem::take(&mut state.fresh), std::mem::take(&mut state.is_changed))
@@ -322,8 +324,8 @@ impl BlockFile for RealBlockFile {
         let done = self.sync_file();
         let mut state = self.state.lock();
         match &done {
-            // The file system has used whole blocks of its own.
-            Ok(()) => fresh.iter().for_each(|range| state.settled.insert(file_blocks(&range))),
+            // The file system allocates whole blocks of its own.
+            Ok(()) => fresh.iter().for_each(|range| state.allocated.insert(file_blocks(&range))),
             Err(_) => fresh.iter().for_each(|range| state.fresh.insert(range)),
         }
         state.is_changed |= is_changed && done.is_err();
@@ -347,7 +349,7 @@ impl BlockFile for RealBlockFile {
             done => done,
         };
         if let Err(e) = grown {
-            // Some of it may have been done. What stays is never read, and grown over again.
+            // A part of it may have been done. That part is never read, and later growth covers it again.
             let _ = retry(|| rustix::fs::ftruncate(&self.file, before));
             return Err(self.error("grow", e));
         }
@@ -361,7 +363,7 @@ impl BlockFile for RealBlockFile {
         let _alone = self.syncing.lock();
         let forget = |range| {
             let mut state = self.state.lock();
-            state.settled.remove(range);
+            state.allocated.remove(range);
             state.fresh.remove(range);
             state.is_changed = true;
         };

@@ -1,17 +1,17 @@
-//! Faults of mapped files: what the system could not read or has no block for is a signal, `SIGBUS`, which would end the
-//! process. Here it becomes an error that whoever mapped the file asks for.
+//! Faults of mapped files. If the system cannot read a page, or has no block for it, it sends a signal, `SIGBUS`, which
+//! would end the process. Here it becomes an error that the owner of the mapping asks for.
 //!
-//! A [`Guard`] stands for a mapping. Where a load or store in it faults, the handler puts an anonymous page of zeros in the
-//! place of the faulting one and marks the guard as failed. The instruction is then done again, and whoever made it asks
-//! [`Guard::has_failed`] before it relies on what was read, or says that anything was written. What becomes of every other
-//! `SIGBUS`, `signal.rs` says.
+//! A [`Guard`] stands for a mapping. If a load or store in it faults, the handler replaces the faulting page by an
+//! anonymous page of zeros and marks the guard as failed. The instruction is then repeated, and its caller asks
+//! [`Guard::has_failed`] before it relies on bytes read, or acknowledges a write. Every other `SIGBUS` is described in
+//! `signal.rs`.
 //!
-//! What remains: a program that sets a handler of its own afterwards, and does not pass on what is not its own, has
-//! none of this; nor has a thread that blocks the signal. And bytes that were given out of a mapping and are looked at
-//! later, when nobody asks any more: these are zeros then.
+//! Limits: a program that sets a handler of its own afterwards, and does not pass foreign signals on, is not protected;
+//! nor is a thread that blocks the signal. And bytes of a mapping that are read later, without asking again, may be
+//! zeros by then.
 //!
-//! The handler runs wherever a fault happens, so it takes no lock and allocates nothing: it reads atomics and makes a
-//! system call. Ranges lie in blocks of slots that are never freed and are found by walking a list that only grows.
+//! The handler runs at any point of the program, so it takes no lock and allocates nothing: it reads atomics and makes
+//! a system call. Ranges lie in blocks of slots that are never freed and are found by walking a list that only grows.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering, fence};
@@ -29,7 +29,7 @@ const COUNT_BITS: u32 = 19;
 
 /// A range of addresses, if there is one, and whether a page of it was replaced.
 ///
-/// Both ends lie in one word, so that the handler never sees the one of this range and the other of an earlier one.
+/// Both ends lie in one word, so that the handler never combines an end of this range with one of an earlier range.
 struct Slot {
     /// Zero where the slot is free.
     range: AtomicU64,
@@ -83,12 +83,12 @@ impl std::fmt::Debug for Slot {
 }
 
 impl Guard {
-    /// Catches faults in the `len` bytes at `base`, whole pages, from now on. `None` if that is not to be had.
+    /// Catches faults in the `len` bytes at `base`, whole pages, from now on. `None` if that is not possible.
     ///
     /// # Safety
     ///
-    /// The range is a mapping of the caller's, which stays until this is dropped. Nobody relies on any page of it holding
-    /// what it held once [`has_failed`](Self::has_failed) is true: pages of it may be others, of zeros.
+    /// The range is a mapping of the caller's, which stays until this is dropped. Nobody relies on the contents of its
+    /// pages once [`has_failed`](Self::has_failed) is true: any of them may have been replaced by zeros.
     pub(super) unsafe fn new(base: *mut u8, len: usize) -> Option<Guard> {
         let page = rustix::param::page_size();
         PAGE_BYTES.store(page, Ordering::Relaxed);
@@ -102,16 +102,16 @@ impl Guard {
         Some(Guard { slot: claim((first as u64) << COUNT_BITS | count as u64) })
     }
 
-    /// Whether a load or store in the range has faulted: of those that were made before this is asked, by whomever.
+    /// Whether a load or store in the range, by any thread before this call, has faulted.
     #[inline]
     pub(super) fn has_failed(&self) -> bool {
-        // Whoever has seen a page of zeros sees the mark, which was set before. Loads of bytes are not atomic, so it takes a
-        // fence to keep them before this one.
+        // The mark was set before the page was replaced, so a thread that has seen zeros sees the mark. Loads of bytes
+        // are not atomic; a fence keeps them before this load.
         fence(Ordering::Acquire);
         self.slot.failed.load(Ordering::Acquire)
     }
 
-    /// Does what is done where a load of the byte at `address`, which is in the range, faults.
+    /// Acts as if a load of the byte at `address`, which is in the range, had faulted.
     pub(super) fn fail(&self, address: usize) {
         let page = PAGE_BYTES.load(Ordering::Relaxed);
         if self.slot.has((address / page) as u64) {
@@ -119,7 +119,7 @@ impl Guard {
         }
     }
 
-    /// Does that for the whole range.
+    /// The same for the whole range.
     pub(super) fn fail_all(&self) {
         let page = PAGE_BYTES.load(Ordering::Relaxed);
         let (first, count) = self.slot.pages();
@@ -144,7 +144,7 @@ impl Slot {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // In this order: whoever claims the slot finds it unmarked.
+        // In this order, so that the next owner of the slot finds it unmarked.
         self.slot.failed.store(false, Ordering::Relaxed);
         self.slot.range.store(0, Ordering::Release);
     }
@@ -154,7 +154,7 @@ impl Drop for Guard {
 fn claim(range: u64) -> &'static Slot {
     let mut block = &FIRST;
     loop {
-        // Looked at first: there may be thousands that are taken, and to try one costs more than to look.
+        // It is read first: thousands of slots may be taken, and a load is cheaper than an attempt to claim one.
         let take = |slot: &&Slot| {
             slot.range.load(Ordering::Relaxed) == 0
                 && slot.range.compare_exchange(0, range, Ordering::AcqRel, Ordering::Relaxed).is_ok()
@@ -166,7 +166,7 @@ fn claim(range: u64) -> &'static Slot {
     }
 }
 
-/// A block behind `last`: a new one, or that of whoever was faster.
+/// A block behind `last`: a new one, or that of a faster thread.
 fn add_behind(last: &'static Block) -> &'static Block {
     let new = Box::into_raw(Box::new(Block::new()));
     match last.next.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
@@ -198,16 +198,17 @@ fn find(page: u64) -> Option<&'static Slot> {
 pub(super) fn replace_page(address: usize) -> bool {
     let page = PAGE_BYTES.load(Ordering::Relaxed);
     let Some(slot) = (page > 0).then(|| find((address / page) as u64)).flatten() else { return false };
-    // The page is there still: this thread faulted in it, so it uses the range, and the owner may not drop the guard and
-    // unmap the range before that is over.
+    // The range is still mapped: this thread faulted in it and so uses it, and the owner does not drop the guard or
+    // unmap the range before that use ends.
     replace_in(slot, address / page * page, page)
 }
 
-/// Puts a page of zeros in the place of the one that begins at `start` of the range of `slot`, whose owner keeps it meanwhile.
-/// Where the process may have no more mappings, all of the range becomes zeros, which makes fewer of them.
+/// Puts a page of zeros in the place of the one that begins at `start` of the range of `slot`, whose owner keeps it
+/// meanwhile. If the process has reached its limit of mappings, all of the range becomes zeros, which needs fewer
+/// mappings.
 fn replace_in(slot: &Slot, start: usize, page: usize) -> bool {
-    // Before, so that whoever sees the mark finds that the count has changed; and after, so that whoever has counted between
-    // the two looks again.
+    // The count is raised before the mark, so that a thread that sees the mark sees a changed count. It is raised again
+    // afterwards, so that a thread that has counted in between counts again.
     FAULTS.fetch_add(1, Ordering::AcqRel);
     slot.failed.store(true, Ordering::Release);
     FAULTS.fetch_add(1, Ordering::AcqRel);
@@ -215,7 +216,7 @@ fn replace_in(slot: &Slot, start: usize, page: usize) -> bool {
     put_zeros(start, page) || put_zeros(first as usize * page, count as usize * page)
 }
 
-/// Puts pages of zeros in the place of those in the `len` bytes at `start`, which a slot has; whether that was done.
+/// Replaces the pages in the `len` bytes at `start`, which belong to a slot, by pages of zeros; whether that succeeded.
 fn put_zeros(start: usize, len: usize) -> bool {
     let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::FIXED);
     // SAFETY: the pages lie in a range that is its owner's mapping for as long as it is in a slot, and the owner agreed

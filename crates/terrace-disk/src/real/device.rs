@@ -1,4 +1,4 @@
-//! What a drive says of itself, where the system passes it on (`/sys/dev/block`).
+//! A drive's properties as the system reports them (`/sys/dev/block`).
 
 use std::fs;
 use std::path::Path;
@@ -8,14 +8,14 @@ use std::path::Path;
 pub(super) struct Device {
     pub(super) sector_bytes: u32,
     pub(super) block_bytes: u32,
-    /// Whether what it has written may be in a cache that a power cut empties.
+    /// Whether it may have a write cache that a power cut empties.
     pub(super) is_volatile: bool,
 }
 
-/// Sizes that a drive may say that it has; others are not believed.
+/// Plausible sizes; others are not believed.
 const SIZES: std::ops::RangeInclusive<u32> = 512..=65536;
 
-/// The drive of number `major`:`minor`; `None` where the system does not tell of one.
+/// The drive of number `major`:`minor`; `None` if the system reports none.
 pub(super) fn of(major: u32, minor: u32) -> Option<Device> {
     read(&Path::new("/sys/dev/block").join(format!("{major}:{minor}")))
 }
@@ -32,7 +32,7 @@ fn read(dir: &Path) -> Option<Device> {
     };
     let sector_bytes = size("logical_block_size")?;
     let block_bytes = size("physical_block_size")?.max(sector_bytes);
-    // Who says nothing may have such a cache.
+    // A drive that reports nothing may have such a cache.
     let is_volatile = word("write_cache").as_deref() != Some("write through");
     Some(Device { sector_bytes, block_bytes, is_volatile })
 }

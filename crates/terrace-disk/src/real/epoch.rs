@@ -1,8 +1,8 @@
-//! Which page cache a directory's files are read and written through.
+//! Identifies the page cache that a directory's files are read and written through.
 //!
-//! It is the kernel's since it was booted, of one device, since that was mounted: a forced unmount or a device that was
-//! pulled out takes what was not written back with it. A mount's number may be used again after it, unless the kernel
-//! has those that are not; then a mount that came in place of another within one boot is taken for it.
+//! It belongs to one boot of the kernel, one device, and one mount of it: a forced unmount, or pulling the device out,
+//! discards bytes that were not written back. Some kernels reuse a mount's number. With these, a mount that replaces
+//! another within one boot is taken for the same.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -13,7 +13,7 @@ use terrace_base::checksum::hash64;
 /// A mount's number that is used once (`STATX_MNT_ID_UNIQUE`, Linux 6.8).
 const UNIQUE_MOUNT: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 
-/// The name of the page cache of `dir`; zero where the system does not say enough.
+/// The number of the page cache of `dir`; zero if the system does not tell enough.
 pub(super) fn of(dir: &Path) -> u64 {
     let Some(boot) = boot() else { return 0 };
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
@@ -21,7 +21,7 @@ pub(super) fn of(dir: &Path) -> u64 {
     let Ok(stat) = rustix::fs::statx(CWD, dir, AtFlags::empty(), wanted) else { return 0 };
     let given = stat.stx_mask & wanted.bits();
     let numbers = [boot, u64::from(stat.stx_dev_major), u64::from(stat.stx_dev_minor), u64::from(given)];
-    // Without a mount's number the device is all that is known.
+    // Without a mount's number only the device is known.
     let mount = if given == 0 { 0 } else { stat.stx_mnt_id };
     let bytes: Vec<u8> = numbers.iter().chain([&mount]).flat_map(|n| n.to_le_bytes()).collect();
     hash64(&bytes).max(1)

@@ -1,7 +1,7 @@
 //! Locks of files, held against other processes and against others in this one.
 //!
-//! 1. `HELD` lists what this process has locked, each once for each lock: an entry comes after the lock was got and goes
-//!    before it is let go of. So a refused lock that is listed is this process's own.
+//! 1. `HELD` lists what this process has locked, each once for each lock: an entry comes after the lock was got and
+//!    goes before it is let go of. So a refused lock that is listed is this process's own.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,7 +16,7 @@ use terrace_base::{Error, Result};
 use super::retry;
 use crate::fs::FileLock;
 
-/// A file by what the system knows it as, and the process that has locked it: one that was forked off has not.
+/// A file by the system's numbers, and the process that has locked it: a forked child does not hold the lock.
 type Holding = (u64, u64, u32);
 
 static HELD: Mutex<Vec<Holding>> = Mutex::new(Vec::new());
@@ -31,7 +31,7 @@ pub(super) fn lock_file(
         let file = open()?;
         match retry(|| rustix::fs::flock(&file, how)) {
             Ok(()) if is_at(&file, path)? => return Ok(Box::new(RealLock::new(file))),
-            // Whoever held the lock has removed the file in between: another one counts.
+            // The former holder of the lock has removed the file meanwhile; the file that has the name now counts.
             Ok(()) => {}
             Err(Errno::WOULDBLOCK) => {
                 return Err(Error::Locked { path: path.to_path_buf(), here: is_held_here(&file) });
@@ -86,8 +86,8 @@ impl Drop for RealLock {
                 held.swap_remove(at);
             }
         }
-        // Closing would do, if it were the only descriptor: a process that another thread is just starting has it
-        // too until it runs its own program.
+        // Closing is not enough: a process that another thread is just starting also has the descriptor until it runs
+        // its own program.
         let _ = retry(|| rustix::fs::flock(&self.file, FlockOperation::Unlock));
     }
 }
@@ -119,7 +119,7 @@ mod tests {
         let file = File::create(&path).unwrap();
         rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
         let inherited = file.try_clone().unwrap();
-        // Nobody has told this process's list of it, as of another process's lock.
+        // It is not on this process's list, just like another process's lock.
         assert!(matches!(RealFs.lock(&path), Err(Error::Locked { here: false, .. })));
         let lock = RealLock::new(file);
         assert!(matches!(RealFs.lock(&path), Err(Error::Locked { here: true, .. })));

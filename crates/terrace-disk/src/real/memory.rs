@@ -1,10 +1,10 @@
-//! How much memory there is for what is read from files: what the system says is available, and what the control groups
-//! of this process leave of it, and how much memory and how many addresses this process takes. This is the one place that asks.
+//! Memory that is available for data read from files, according to the system and to the control groups of this
+//! process, and the memory and addresses that this process takes. Only this module asks for them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Bytes that what is read from files may come to take; the page cache can be given up for it, so it counts as free.
+/// Bytes that data read from files may take; the page cache can be given up for it, so it counts as free.
 pub(super) fn available() -> Option<u64> {
     let system = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_meminfo(&text));
     let groups = fs::read_to_string("/proc/self/cgroup").ok().map(|text| of_groups(&text, &groups_at));
@@ -21,7 +21,7 @@ pub(super) fn addresses() -> Option<u64> {
     line_of(&fs::read_to_string("/proc/self/status").ok()?, "VmSize:")
 }
 
-/// What `/proc/meminfo` says is available.
+/// The available bytes according to `/proc/meminfo`.
 fn of_meminfo(text: &str) -> Option<u64> {
     line_of(text, "MemAvailable:")
 }
@@ -33,7 +33,7 @@ fn line_of(text: &str, name: &str) -> Option<u64> {
     kib.checked_mul(1 << 10)
 }
 
-/// What control groups of a version say of their memory.
+/// Names of the memory files of one version of control groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Version {
     One,
@@ -48,7 +48,7 @@ struct Group {
     files: u64,
 }
 
-/// What is left in each of the groups that `/proc/self/cgroup` names, and those above them; the least.
+/// The least of the bytes that are left in the groups that `/proc/self/cgroup` names and in those above them.
 fn of_groups(text: &str, look: &dyn Fn(Version, &Path) -> Option<Group>) -> Option<u64> {
     let of_memory = text.lines().filter_map(|line| {
         let mut parts = line.splitn(3, ':');

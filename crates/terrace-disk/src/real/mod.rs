@@ -9,11 +9,11 @@
 //! | `reserved.rs`, `window.rs` | files being appended to through a mapping |
 //! | `blocks.rs` | files of sectors |
 //! | `queue.rs`, `ring.rs` | many reads or writes of a file, one after the other and side by side |
-//! | `device.rs` | what drives say of themselves |
+//! | `device.rs` | properties that drives report |
 //! | `region.rs` | mappings that whole files are read through |
-//! | `bus.rs`, `signal.rs` | faults of mappings, and the handler that they come to |
+//! | `bus.rs`, `signal.rs` | faults of mappings, and their signal handler |
 //! | `lock.rs` | locks of files |
-//! | `memory.rs` | how much memory there is for what is read |
+//! | `memory.rs` | how much memory is available for data read |
 //! | `epoch.rs` | names of page caches |
 
 mod begun;
@@ -119,7 +119,7 @@ impl Fs for RealFs {
 
     fn exists(&self, path: &Path) -> Result<bool> {
         match path.try_exists() {
-            // In what is no directory there is nothing.
+            // A path below something that is not a directory does not exist.
             Err(e) if e.kind() == io::ErrorKind::NotADirectory => Ok(false),
             found => found.map_err(|e| Error::io(path, "stat", e)),
         }
@@ -165,7 +165,7 @@ impl Fs for RealFs {
     fn free_bytes(&self, path: &Path) -> Result<u64> {
         match rustix::fs::statvfs(path) {
             Ok(stat) => Ok(stat.f_bavail.saturating_mul(stat.f_frsize)),
-            // The answer is the same one floor up for something not made yet.
+            // For something that does not exist yet the parent gives the answer.
             Err(Errno::NOENT) if parent_of(path).is_some() => {
                 self.free_bytes(parent_of(path).unwrap_or(Path::new(".")))
             }
@@ -187,8 +187,8 @@ impl Fs for RealFs {
 }
 
 impl RealFs {
-    /// Makes the name of an existing directory durable: whoever made it may have died before doing so.
-    /// A parent that this user may not read was not made by it either.
+    /// Makes the name of an existing directory durable: its maker may have died before doing so. A parent that this
+    /// user may not read was not made by this user either.
     fn sync_existing_parent(&self, path: &Path) -> Result<()> {
         match self.sync_dir(parent_of(path).unwrap_or(Path::new("."))) {
             Err(Error::Io { cause, .. }) if cause.kind() == io::ErrorKind::PermissionDenied => Ok(()),
@@ -208,10 +208,10 @@ fn make_or_open(path: &Path) -> io::Result<File> {
     regular(options.custom_flags(AT_ONCE).open(path)?)
 }
 
-/// To open a pipe means to wait for its writer, and there may be none.
+/// Opening a pipe would wait for a writer, and there may be none.
 const AT_ONCE: i32 = OFlags::NONBLOCK.bits() as i32;
 
-/// Opens a file to read it. What is neither a file nor a directory is refused at once.
+/// Opens a file to read it. Anything but a file or a directory is refused at once.
 fn open_to_read(path: &Path) -> io::Result<File> {
     regular(OpenOptions::new().read(true).custom_flags(AT_ONCE).open(path)?)
 }

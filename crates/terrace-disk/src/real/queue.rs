@@ -1,7 +1,8 @@
-//! Many reads or writes of one file, by calls of the system that may do a part of what they were asked.
+//! Many reads or writes of one file, by system calls that may do only a part of their work.
 //!
-//! A [`Flight`] keeps a [`Queue`] full and goes on with what was done in part, until all is done or something has failed and
-//! nothing is under way any more; [`drive`] waits for that. [`Calls`] is the queue that makes a call for each; `ring.rs` has another.
+//! A [`Flight`] keeps a [`Queue`] full and resumes calls that were done in part, until all is done, or until something
+//! has failed and no call is under way any more; [`drive`] waits for that. [`Calls`] is the queue that makes a call for
+//! each; `ring.rs` has another.
 
 use std::fs::File;
 use std::io;
@@ -14,15 +15,15 @@ use libc::{c_int, iovec};
 pub(super) const PIECE_BYTES: usize = 1 << 20;
 const PIECE_PARTS: usize = 256;
 
-/// How often a call that did nothing is made again before that is a failure.
+/// How often a call that did nothing is repeated before it counts as failed.
 const ATTEMPTS: usize = 1000;
 
-/// What is done to the file.
+/// The operation on the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     Read,
     Write,
-    /// Written and durable when it is done.
+    /// A write that is durable when it is done.
     WriteDurably,
 }
 
@@ -43,18 +44,18 @@ pub(super) struct Piece<'a> {
 }
 
 impl Piece<'_> {
-    /// The memory that is left to be done.
+    /// The memory that is left to transfer.
     pub(super) fn parts(&self) -> &[iovec] {
         &self.parts
     }
 
-    /// So many bytes, of those that are left the first, are done.
+    /// The first `bytes` bytes of those that are left are done.
     fn advance(&mut self, mut bytes: usize) {
         (self.offset, self.left) = (self.offset + bytes as u64, self.left - bytes);
         let mut whole = 0;
         for part in &mut self.parts {
             let done = part.iov_len.min(bytes);
-            // It stays within the part or comes to its end.
+            // This stays within the part or reaches its end.
             part.iov_base = part.iov_base.wrapping_byte_add(done);
             part.iov_len -= done;
             bytes -= done;
@@ -74,7 +75,7 @@ pub(super) struct Pieces<'a>(Vec<Piece<'a>>);
 impl<'a> Pieces<'a> {
     /// The bytes from `offset` on are `parts`, to be written.
     pub(super) fn write(&mut self, offset: u64, parts: &[&'a [u8]]) {
-        // Nothing is stored through it: it is the memory of a write.
+        // It is never stored through, since it is the memory of a write.
         self.cut(offset, parts.iter().map(|part| (part.as_ptr().cast_mut(), part.len())));
     }
 
@@ -109,7 +110,7 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// What calls are given to.
+/// Takes calls and does them.
 pub(super) trait Queue {
     /// How many may be under way.
     fn room(&self) -> usize;
@@ -118,15 +119,16 @@ pub(super) trait Queue {
     ///
     /// # Safety
     ///
-    /// The piece stays as and where it is, and its memory is used by nobody else, to be read for a write and to be written
-    /// for a read, until [`complete`](Self::complete) has told of the token. There is room.
+    /// The piece stays as and where it is, and its memory is used by nobody else, to be read for a write and to be
+    /// written for a read, until [`complete`](Self::complete) has told of the token. There is room.
     unsafe fn submit(&mut self, token: usize, file: RawFd, way: Way, piece: &Piece<'_>);
 
-    /// Waits until a call is done, if one is under way, and tells how many bytes each that is has moved.
+    /// Waits until a call is done, if one is under way; reports the bytes that each finished call has moved.
     fn complete(&mut self, done: &mut Vec<(usize, io::Result<usize>)>);
 }
 
-/// Does all of `pieces`. Sectors have `sector` bytes; what a call leaves undone is gone on with from one of them.
+/// Does all of `pieces`. Sectors have `sector` bytes; a call that was done in part is resumed at the start of one of
+/// them.
 pub(super) fn drive(
     queue: &mut dyn Queue,
     file: &File,
@@ -141,11 +143,11 @@ pub(super) fn drive(
     flight.outcome()
 }
 
-/// Pieces of which some are under way.
+/// Pieces, some of which are under way.
 #[derive(Debug)]
 pub(super) struct Flight<'a> {
     pieces: Vec<Piece<'a>>,
-    /// Those that are not, the next one last.
+    /// The pieces that are not under way, the next one last.
     waiting: Vec<usize>,
     under_way: usize,
     attempts: usize,
@@ -163,34 +165,35 @@ impl<'a> Flight<'a> {
         Flight { pieces, waiting, under_way: 0, attempts: ATTEMPTS, failed, way, sector, done }
     }
 
-    /// Has as much under way as the queue has room for, unless something has failed; whether anything is.
+    /// Fills the queue with calls, unless something has failed; whether any call is under way.
     pub(super) fn begin(&mut self, queue: &mut dyn Queue, file: &File) -> bool {
         while self.failed.is_none() && self.under_way < queue.room() {
             let Some(token) = self.waiting.pop() else { break };
-            // SAFETY: `pieces` stands for the borrow of all memory, and neither moves nor is changed before the token is
-            // told of; whoever has the flight waits until nothing is under way before that borrow ends.
+            // SAFETY: `pieces` stands for the borrow of all memory, and neither moves nor is changed before the token
+            // is reported; the owner of the flight waits until nothing is under way before that borrow ends.
             unsafe { queue.submit(token, file.as_raw_fd(), self.way, &self.pieces[token]) };
             self.under_way += 1;
         }
         self.under_way > 0
     }
 
-    /// Waits until something that is under way is done.
+    /// Waits until a call that is under way is done.
     pub(super) fn wait(&mut self, queue: &mut dyn Queue) {
         let mut done = std::mem::take(&mut self.done);
         queue.complete(&mut done);
         for (token, moved) in done.drain(..) {
             self.under_way -= 1;
-            self.settle(token, moved);
+            self.finish(token, moved);
         }
         self.done = done;
     }
 
-    fn settle(&mut self, token: usize, moved: io::Result<usize>) {
+    /// Notes the outcome of a call: the piece is done, is resumed, or has failed.
+    fn finish(&mut self, token: usize, moved: io::Result<usize>) {
         let piece = &mut self.pieces[token];
         match moved {
             Ok(moved) if moved >= piece.left => {}
-            // Less than a sector is what a file ends with.
+            // Less than a sector means the end of the file.
             Ok(moved) if self.way == Way::Read && moved < self.sector => {
                 self.failed = Some(io::ErrorKind::UnexpectedEof.into());
             }
@@ -219,13 +222,13 @@ impl<'a> Flight<'a> {
         self.waiting.is_empty() && self.under_way == 0 && self.failed.is_none()
     }
 
-    /// What has failed, when nothing is under way any more.
+    /// The failure, if any, once no call is under way any more.
     pub(super) fn outcome(&mut self) -> io::Result<()> {
         self.failed.take().map_or(Ok(()), Err)
     }
 }
 
-/// Whether a call is worth making again at once.
+/// Whether the call is to be repeated at once.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock)
 }
@@ -310,7 +313,7 @@ mod tests {
         Grudging { rng, calls: 0, fails_at, under_way: Vec::new(), written }
     }
 
-    /// What is done in part or interrupted is gone on with; and when a failure is told nothing is under way.
+    /// Calls that are done in part or interrupted are resumed, and when a failure is reported no call is under way.
     #[test]
     fn short_and_interrupted_calls_are_gone_on_with() {
         let file = File::open("/dev/null").unwrap();

@@ -1,8 +1,8 @@
 //! Reading a real file, through the page cache or past it.
 //!
-//! A direct read must start and end on a block boundary, in memory and on the disk. Callers ask for
-//! any range; it is widened here to whole blocks of [`ALIGN_BYTES`], read into a buffer that lies
-//! right, and copied out. A file system that refuses direct reads is read through the page cache.
+//! A direct read must start and end on a block boundary, in memory and on the disk. Callers ask for any range; it is
+//! widened here to whole blocks of [`ALIGN_BYTES`], read into an aligned buffer, and copied out. A file system that
+//! refuses direct reads is read through the page cache.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -18,14 +18,14 @@ use super::region::Region;
 use crate::fs::{Access, ReadFile};
 use crate::maps::Mapping;
 
-/// What direct reads are aligned to: a multiple of every sector size in use.
+/// The alignment of direct reads: a multiple of every sector size in use.
 const ALIGN_BYTES: usize = 4096;
 
 /// The largest direct read submitted at once, and the most that a thread keeps for them.
 const BOUNCE_BYTES: usize = 256 << 10;
 
 thread_local! {
-    /// Reused between direct reads; grows to what is asked for, at most `BOUNCE_BYTES` and the skew.
+    /// Reused between direct reads; grows as needed, to at most `BOUNCE_BYTES` and the skew.
     static BOUNCE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -51,7 +51,7 @@ impl Direct {
         !self.refused.load(Ordering::Relaxed)
     }
 
-    /// The file system refuses it after all.
+    /// The file system refuses direct reads after all.
     pub(super) fn refuse(&self) {
         self.refused.store(true, Ordering::Relaxed);
     }
@@ -86,7 +86,7 @@ impl RealReadFile {
         })
     }
 
-    /// Whether all of `buf` was read past the page cache; false if that is not to be had.
+    /// Whether all of `buf` was read past the page cache; false if that is not possible.
     fn read_direct(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
         let Some(direct) = self.direct.as_ref().filter(|direct| direct.is_usable()) else {
             return Ok(false);
@@ -124,7 +124,7 @@ impl ReadFile for RealReadFile {
         reads.iter_mut().try_for_each(|(offset, buf)| self.read_at(*offset, buf))
     }
 
-    /// The length is looked at anew: what was cut off meanwhile would be a fault.
+    /// The length is read anew: a load behind the end of a file that was cut meanwhile would fault.
     fn map(&self) -> Option<Mapping> {
         let is_whole = self.file.metadata().is_ok_and(|stat| stat.len() == self.len);
         is_whole.then(|| Region::of_file(&self.file, self.len)).flatten().map(Mapping::of_region)
@@ -139,8 +139,8 @@ impl ReadFile for RealReadFile {
     }
 }
 
-/// Opens the file at `path` to go past the page cache, to write, too, if it `is_written`; `None` if the file system has no such
-/// way.
+/// Opens the file at `path` to go past the page cache, to write, too, if it `is_written`; `None` if the file system has
+/// no such way.
 pub(super) fn open_direct(path: &Path, is_written: bool) -> Result<Option<Direct>> {
     let flags = OFlags::DIRECT.bits() as i32;
     match File::options().read(true).write(is_written).custom_flags(flags).open(path) {
@@ -172,7 +172,7 @@ fn fill(file: &File, block: &mut [u8], offset: u64, need: usize) -> io::Result<(
     while got < need {
         match file.read_at(&mut block[got..], offset + got as u64) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            // A short read goes on from a block boundary, or it would be refused.
+            // A short read is resumed at a block boundary; otherwise it would be refused.
             Ok(n) if got + n >= need => return Ok(()),
             Ok(n) if n < ALIGN_BYTES => return Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(n) => got += n - n % ALIGN_BYTES,

@@ -1,11 +1,12 @@
 //! A stretch of addresses that whole files are read through.
 //!
-//! 1. The first `len` bytes are the file's, or what the region was made of; they are only read.
-//! 2. A page that the system cannot read is replaced by one of zeros, and the region is marked ([`Guard`]). It stays so.
+//! 1. The first `len` bytes are the file's, or those that the region was filled with; they are only read.
+//! 2. A page that the system cannot read is replaced by one of zeros, and the region is marked ([`Guard`]). It stays
+//!    so.
 //! 3. The region stays until the value is dropped, whatever becomes of the file's name and descriptor.
 //!
-//! So the bytes are those of the file for as long as nobody writes to it or cuts it, which nobody who keeps to the contract
-//! of [`fs`](crate::fs) does, and the region is not marked.
+//! So the bytes are those of the file as long as the region is not marked and nobody writes to the file or cuts it,
+//! which the contract of [`fs`](crate::fs) forbids.
 
 use std::fs::File;
 use std::ops::Range;
@@ -20,7 +21,7 @@ use rustix::process::Resource;
 use super::bus::Guard;
 use super::memory;
 
-/// Mappings that a process may have where the system does not say.
+/// The assumed limit of mappings of a process if the system does not tell.
 const COMMON_MOST_MAPS: usize = 65_530;
 
 /// Regions that there are in this process, and bytes of addresses that they take.
@@ -31,20 +32,20 @@ static REGION_BYTES: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct Region {
     base: *mut u8,
     len: usize,
-    /// Dropped before the addresses go.
+    /// Dropped before the addresses are unmapped.
     guard: Option<Guard>,
-    /// Whether they are a file's, which the system's page cache holds as much of as it likes.
+    /// Whether the bytes are a file's; then the page cache decides how many of them are in memory.
     is_file: bool,
 }
 
-// SAFETY: the addresses are the value's own and stay mapped for its life. They are only read, but for what `Guard` replaces,
-// which is a call of the system that any thread may make.
+// SAFETY: the addresses are the value's own and stay mapped for its life. They are only read, except that `Guard`
+// replaces pages, by a system call that any thread may make.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// The `len` bytes of `file`, which is that long. `None` where they are not to be had.
+    /// The `len` bytes of `file`, which is that long. `None` if they cannot be mapped.
     pub(crate) fn of_file(file: &File, len: u64) -> Option<Region> {
         if !may_be_one_of(len) {
             return None;
@@ -55,12 +56,12 @@ impl Region {
             rustix::mm::mmap(ptr::null_mut(), len, ProtFlags::READ, MapFlags::SHARED, file, 0).ok()?
         };
         let region = Region::guarded(base.cast(), len, true)?;
-        // What is read at a point has no neighbours that anybody asked for.
+        // Random reads do not need the neighbouring pages.
         region.advise(0..len, Advice::Random);
         Some(region)
     }
 
-    /// A region that `fill` fills, of `len` bytes: what a mapped file is where there is no file.
+    /// A region of `len` bytes that `fill` fills, in place of a mapped file.
     pub(crate) fn of_bytes(len: usize, fill: impl FnOnce(&mut [u8])) -> Option<Region> {
         if !may_be_one_of(len as u64) {
             return None;
@@ -79,8 +80,8 @@ impl Region {
         let mut region = Region { base, len, guard: None, is_file };
         REGIONS.fetch_add(1, Ordering::Relaxed);
         REGION_BYTES.fetch_add(region.mapped_len() as u64, Ordering::Relaxed);
-        // SAFETY: the range is this value's mapping, of whole pages, and stays until after the guard is dropped. Whoever has
-        // read from it asks `has_failed` before relying on that.
+        // SAFETY: the range is this value's mapping, of whole pages, and stays until after the guard is dropped.
+        // Readers ask `has_failed` before relying on its bytes.
         region.guard = Some(unsafe { Guard::new(base, region.mapped_len()) }?);
         Some(region)
     }
@@ -90,27 +91,27 @@ impl Region {
         self.len.max(1).next_multiple_of(rustix::param::page_size())
     }
 
-    /// Whether a page was replaced, so that nothing may be relied on that was read by now.
+    /// Whether a page was replaced; then no byte that was read so far may be relied on.
     #[inline]
     pub(crate) fn has_failed(&self) -> bool {
         self.guard.as_ref().is_none_or(Guard::has_failed)
     }
 
-    /// Has the page with byte `at` be one that the system cannot read.
+    /// Makes the page with byte `at` one that the system cannot read.
     pub(crate) fn fail(&self, at: usize) {
         if let Some(guard) = &self.guard {
             guard.fail(self.base as usize + at.min(self.len.saturating_sub(1)));
         }
     }
 
-    /// Has all of it be what the system cannot read: it takes no memory then.
+    /// Makes all of it unreadable: it takes no memory then.
     pub(crate) fn fail_all(&self) {
         if let Some(guard) = &self.guard {
             guard.fail_all();
         }
     }
 
-    /// Has the system read bytes `range` soon, together.
+    /// Asks the system to read bytes `range` soon, together.
     pub(crate) fn will_need(&self, range: Range<usize>) {
         self.advise(range, Advice::WillNeed);
     }
@@ -120,7 +121,8 @@ impl Region {
         let page = rustix::param::page_size();
         let (from, to) = (range.start / page * page, range.end.min(self.len));
         if self.is_file && from < to {
-            // SAFETY: the range lies in this value's mapping, from the start of a page on, and the advice changes no byte.
+            // SAFETY: the range lies in this value's mapping, from the start of a page on, and the advice changes no
+            // byte.
             let _ = unsafe { rustix::mm::madvise(self.base.add(from).cast(), to - from, advice) };
         }
     }
@@ -150,9 +152,9 @@ impl Region {
 
 impl AsRef<[u8]> for Region {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: so many bytes are mapped to be read for as long as this value is there, and are not written to (see the
-        // module's head). Pages that the system could not read change to zeros under whoever looks: that is found by
-        // `has_failed`, and every decoder bounds what it reads from here.
+        // SAFETY: so many bytes are mapped to be read for as long as this value is there, and are not written to (see
+        // the module's head). Pages that the system could not read turn into zeros under their readers: `has_failed`
+        // reports that, and every decoder checks the lengths that it reads from here.
         unsafe { std::slice::from_raw_parts(self.base, self.len) }
     }
 }
@@ -178,14 +180,14 @@ fn may_be_one_of(len: u64) -> bool {
     leaves_addresses(bound, taken, REGION_BYTES.load(Ordering::Relaxed), len)
 }
 
-/// Whether `len` bytes of addresses more may go to regions, where a process may have `bound` of them and `taken` are gone,
-/// of which `regions` to these. Other memory needs addresses, too, and where there are none left the program
-/// ends, while files can be read by calls: so regions take an eighth, and leave half of all.
+/// Whether regions may take `len` more bytes of addresses. The process may have `bound` bytes and has taken `taken`, of
+/// which `regions` are in regions. Other memory needs addresses, too, and the program ends if there are none left,
+/// while files can be read by calls. So regions take an eighth at most, and leave half of all free.
 fn leaves_addresses(bound: u64, taken: u64, regions: u64, len: u64) -> bool {
     regions.saturating_add(len) <= bound / 8 && taken.saturating_add(len) <= bound / 2
 }
 
-/// Half of what the process may map: the rest is the program's own.
+/// Half of the process's mappings: the rest is for the program.
 fn most_regions() -> usize {
     static MOST: OnceLock<usize> = OnceLock::new();
     *MOST.get_or_init(|| {

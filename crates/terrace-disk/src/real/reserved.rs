@@ -1,25 +1,25 @@
 //! A file that is appended to through a mapping: an append is a copy, and no call of the system.
 //!
-//! Blocks are reserved ahead in pieces, each as large as the file is by then, within bounds. Part of the file is mapped, and
-//! what is appended is copied there. It is in the system's page cache then, as after a write, and outlives the process; a
-//! sync is `fdatasync`, as of any file. Where that cannot be, from the start or from some moment on, the file is a plain
-//! one, cut to what was appended. That is so
+//! Blocks are reserved ahead in pieces, each as large as the file is by then, within bounds. Part of the file is
+//! mapped, and what is appended is copied there. The bytes are then in the system's page cache, as after a write, and
+//! outlive the process; a sync is `fdatasync`, as for any file. If that is not possible, at once or later, the file
+//! becomes a plain one, cut to the appended bytes. That happens
 //!
-//! - on file systems other than ext4, XFS and tmpfs. One that writes a changed block elsewhere has no room for
-//!   it in what was reserved, and a store for which there is no room is a fault in place of an error; over a network, errors
-//!   come late;
+//! - on file systems other than ext4, XFS and tmpfs. A file system that writes changed blocks elsewhere has not
+//!   reserved room for them, and a store without room is a fault instead of an error; over a network, errors come late;
 //! - where reserving, mapping or making pages ready is refused for any reason but a full disk.
 //!
-//! 1. While there is a window the file is `reserved` bytes long, all of which have blocks, and reads as zeros from `file.len`
-//!    on. Without one it is `file.len` bytes long, and a byte more where it was cut and would else look as if it had room.
-//! 2. A disk without room for a piece refuses the append for which even what it needs cannot be reserved. Nothing
-//!    has been changed then.
-//! 3. A store that faults fails the file for good, as a failed write does of which some is done.
-//! 4. So does somebody who has cut the file shorter than `reserved`. What stores do not meet is asked for before the
-//!    file is made longer or shorter and at each sync: else it would be made as long as it was, with a hole in place of
-//!    what was appended.
+//! 1. While there is a window the file is `reserved` bytes long, all of which have blocks, and reads as zeros from
+//!    `file.len` on. Without one it is `file.len` bytes long, and a byte more where it was cut and would else look as
+//!    if it had room.
+//! 2. If a disk has no room for a piece, only the bytes that the append needs are reserved. If even that fails, the
+//!    append is refused and nothing has changed.
+//! 3. A store that faults fails the file for good, as a write that failed half-way does.
+//! 4. So does cutting the file shorter than `reserved`. Stores may not notice that, so the length is checked before the
+//!    file is made longer or shorter and at each sync: otherwise it would be made as long as before, with a hole in
+//!    place of appended bytes.
 //!
-//! A file that is dropped keeps its room: whoever drops it may be dying, and the file another's.
+//! A file that is dropped keeps its room: the process may be dying, and the file may belong to another one by now.
 
 use std::io;
 use std::ops::Range;
@@ -39,11 +39,11 @@ use crate::fs::{ROOM_UNIT_BYTES, WriteFile};
 const LEAST_PIECE_BYTES: u64 = 64 << 10;
 const MOST_PIECE_BYTES: u64 = 8 << 20;
 
-/// File systems on which a block that is reserved is there for every later store: ext4 (and those before it, which refuse
-/// to reserve), XFS, tmpfs.
+/// File systems on which a block that is reserved is there for every later store: ext4 (and those before it, which
+/// refuse to reserve), XFS, tmpfs.
 const STAYING_PUT: [u64; 3] = [0xEF53, 0x5846_5342, 0x0102_1994];
 
-/// Creates `path`, with room where that can be.
+/// Creates `path`, with room if that is possible.
 pub(super) fn create(path: &Path) -> Result<Box<dyn WriteFile>> {
     let file = RealWriteFile::create(path)?;
     let stays_put = rustix::fs::fstatfs(&file.file).is_ok_and(|fs| STAYING_PUT.contains(&(fs.f_type as u64)));
@@ -55,15 +55,15 @@ struct ReservedFile {
     file: RealWriteFile,
     reserved: u64,
     window: Option<Window>,
-    /// It was made a plain file.
+    /// The file was made a plain one.
     is_plain: bool,
 }
 
-/// Why there is no room in a window.
+/// The reason why there is no room in a window.
 enum NoRoom {
     /// The disk is full, or the file has failed.
     Refused(Error),
-    /// It cannot be mapped.
+    /// The file cannot be mapped.
     Unmapped,
 }
 
@@ -72,7 +72,7 @@ impl ReservedFile {
         ReservedFile { file, reserved: 0, window: None, is_plain: false }
     }
 
-    /// Has `bytes` more of the file mapped, and ready to be stored to.
+    /// Maps `bytes` more of the file and makes them ready to be stored to.
     fn prepare(&mut self, bytes: u64) -> Result<(), NoRoom> {
         let end = self.file.len + bytes;
         if let Some(window) = &mut self.window
@@ -81,14 +81,14 @@ impl ReservedFile {
             return Ok(());
         }
         self.reserve(end)?;
-        // The one before stays until this one is ready: should that fail, nothing has changed.
+        // The former window stays until this one is ready, so a failure changes nothing.
         let mut window = Window::map(&self.file.file, self.file.len..self.reserved)?;
         window.prepare(end)?;
         self.window = Some(window);
         Ok(())
     }
 
-    /// Has blocks for the file's first `end` bytes, and for as many behind as are reserved at a time, where there are so many.
+    /// Reserves blocks for the file's first `end` bytes, and for a further piece if the disk has room.
     fn reserve(&mut self, end: u64) -> Result<(), NoRoom> {
         if end <= self.reserved {
             return Ok(());
@@ -117,7 +117,7 @@ impl ReservedFile {
                 Ok(())
             }
             Err(e) => {
-                // Some of it may have been done.
+                // A part of it may have been done.
                 let back = retry(|| rustix::fs::ftruncate(file, start));
                 match Error::io(&self.file.path, "reserve", e.into()) {
                     error if error.kind() == ErrorKind::NoSpace && back.is_ok() => {
@@ -129,7 +129,7 @@ impl ReservedFile {
         }
     }
 
-    /// Has the file be a plain one that ends with what was appended.
+    /// Makes the file a plain one that ends with the appended bytes.
     fn make_plain(&mut self) -> Result<()> {
         self.check()?;
         self.window = None;
@@ -137,7 +137,7 @@ impl ReservedFile {
         self.shorten()
     }
 
-    /// Has a plain file end with what was appended.
+    /// Makes a plain file end with the appended bytes.
     fn shorten(&mut self) -> Result<()> {
         if self.is_plain && self.reserved > self.file.len {
             self.truncate(self.file.len)?;
@@ -165,7 +165,7 @@ impl ReservedFile {
         Ok(())
     }
 
-    /// Takes nothing more, since a store has faulted or the file was cut.
+    /// Refuses all further appends, since a store has faulted or the file was cut.
     fn fail(&mut self) -> Error {
         let why = io::Error::other(
             "the file could not be written through its mapping: an I/O error, or it was cut",
@@ -205,14 +205,14 @@ impl WriteFile for ReservedFile {
         self.file.sync()
     }
 
-    /// A mapping that has faulted is no way to the file, so what is taken back is cut off.
+    /// A mapping that has faulted cannot be used, so the bytes that are taken back are cut off.
     fn cut(&mut self, len: u64) -> Result<()> {
         if self.has_failed() {
             self.fail();
         }
         (self.window, self.is_plain) = (None, true);
         let found = self.file.file.metadata().map_err(|e| Error::io(&self.file.path, "stat", e))?.len();
-        // Whoever has cut it shorter has not left it to be filled with zeros.
+        // If somebody has cut the file shorter, it must not be filled with zeros.
         let len = len.min(self.file.len);
         if len < found {
             self.truncate(len)?;
@@ -247,7 +247,7 @@ impl From<Errno> for NoRoom {
     }
 }
 
-/// How long a file of this process may be: to ask for more is a signal.
+/// The longest file that this process may have: asking for more is answered by a signal.
 pub(super) fn length_limit() -> u64 {
     rustix::process::getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
 }
@@ -345,7 +345,7 @@ mod tests {
         assert!(file.append(b"again").is_err() && file.sync().is_err());
     }
 
-    /// Others fault side by side, and each finds its own failure alone.
+    /// Several files fault at the same time, and each reports only its own failure.
     #[test]
     fn only_the_file_that_faulted_fails() {
         std::thread::scope(|scope| {
@@ -368,7 +368,7 @@ mod tests {
     }
 
     /// Somebody cuts the file so that the next store meets nothing of it: what is appended then needs more room than is
-    /// ready, or than there is, or is as large as what was cut off. Nothing of it is said to be there.
+    /// ready, or than there is, or is as large as what was cut off. None of it is acknowledged.
     #[test]
     fn a_file_that_is_cut_fails_where_no_store_meets_it() {
         let ready = 6 + LEAST_PIECE_BYTES as usize;
@@ -384,7 +384,7 @@ mod tests {
         }
     }
 
-    /// The page with its end stays, and takes what nobody finds again.
+    /// The page with the file's end stays mapped, and takes bytes that nobody finds again.
     #[test]
     fn a_file_that_is_cut_within_a_page_fails_at_its_sync_or_end() {
         for cut_to in [3, 4096] {

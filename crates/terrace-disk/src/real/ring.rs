@@ -1,8 +1,8 @@
-//! Calls that are given to the system many at a time, and done side by side (io_uring).
+//! System calls that are submitted together and run in parallel (io_uring).
 //!
-//! 1. What a ring was given and has not told of is under way, or waits in `unsent`, in the order in which it was given.
-//! 2. A ring that the system takes nothing from any more is broken: what is unsent is told as failed, and what is under way
-//!    is waited for. It is not used again, and no other is made for the file.
+//! 1. A call that a ring was given and has not reported is under way, or waits in `unsent`, in order of submission.
+//! 2. A ring from which the system takes nothing any more is broken: unsent calls are reported as failed, and calls
+//!    under way are waited for. It is not used again, and no other one is made for the file.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,7 +18,7 @@ use super::queue::{Calls, Piece, Queue, Way};
 /// Calls under way at a time.
 const DEPTH: u32 = 64;
 
-/// The rings of one file: as many as threads have used at a time.
+/// The rings of one file: as many as threads have used at the same time.
 #[derive(Debug, Default)]
 pub(super) struct Rings {
     idle: Mutex<Vec<Ring>>,
@@ -26,12 +26,12 @@ pub(super) struct Rings {
 }
 
 impl Rings {
-    /// Whether the system was not found to have none.
+    /// False once the system was found to have no rings.
     pub(super) fn are_usable(&self) -> bool {
         !self.is_refused.load(Ordering::Relaxed)
     }
 
-    /// Has `run` work with a ring, or where none is to be had with a call for each.
+    /// Runs `run` with a ring, or with one call for each piece if there is no ring.
     pub(super) fn with<T>(&self, run: impl FnOnce(&mut dyn Queue) -> T) -> T {
         let Some(mut ring) = self.take() else { return run(&mut Calls::default()) };
         let outcome = run(&mut ring);
@@ -39,7 +39,7 @@ impl Rings {
         outcome
     }
 
-    /// Nothing is under way in `ring` any more.
+    /// No call is under way in `ring` any more.
     pub(super) fn put_back(&self, ring: Ring) {
         if ring.is_broken {
             self.is_refused.store(true, Ordering::Relaxed);
@@ -58,7 +58,7 @@ impl Rings {
         }
         match IoUring::new(DEPTH) {
             Ok(ring) => Some(Ring { ring, unsent: VecDeque::new(), not_taken: Vec::new(), is_broken: false }),
-            // There may be a descriptor for one later.
+            // A descriptor may become available later.
             Err(e)
                 if [Errno::MFILE, Errno::NFILE]
                     .map(|e| Some(e.raw_os_error()))
@@ -77,7 +77,7 @@ impl Rings {
 pub(super) struct Ring {
     ring: IoUring,
     unsent: VecDeque<usize>,
-    /// Given and not taken, to be told so.
+    /// Calls that were given but not taken, to be reported as failed.
     not_taken: Vec<usize>,
     is_broken: bool,
 }
@@ -89,12 +89,12 @@ impl std::fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// Sends what is unsent and waits for nothing.
+    /// Sends unsent calls without waiting.
     pub(super) fn send(&mut self) {
         self.enter(0);
     }
 
-    /// Sends what is unsent and waits for so many to be done.
+    /// Sends unsent calls and waits until `count` are done.
     fn enter(&mut self, count: usize) {
         let sent = self.ring.submit_and_wait(count);
         let left = self.ring.submission().len();
@@ -102,7 +102,7 @@ impl Ring {
         match sent {
             Err(e) if !is_passing(&e) => {
                 self.is_broken = true;
-                // What is under way is told of without a call, too.
+                // Finished calls are seen without a system call, too.
                 std::thread::yield_now();
             }
             _ => {}
@@ -124,11 +124,11 @@ impl Queue for Ring {
                 opcode::Writev::new(file, at, count).offset(piece.offset).rw_flags(way.flags()).build()
             }
         };
-        // SAFETY: the caller vouches for the piece and its memory until the token was told of, which is when the system has
-        // said that it is done with them, or has never got the entry.
+        // SAFETY: the caller vouches for the piece and its memory until the token was told of, which is when the system
+        // has said that it is done with them, or has never got the entry.
         let pushed = unsafe { self.ring.submission().push(&entry.user_data(token as u64)) };
-        // There is room: what was given is told of before more is, and the queue has as many entries. Nothing may panic here:
-        // the system would go on with memory that is freed.
+        // There is room: calls are reported before more are given, and the queue has as many entries. A panic is not
+        // allowed here: the system would go on using memory that is freed.
         match pushed {
             Ok(()) => self.unsent.push_back(token),
             Err(_) => self.not_taken.push(token),
@@ -155,7 +155,7 @@ impl Queue for Ring {
     }
 }
 
-/// Whether to enter the ring again is of use: a signal came, or something has to be done first.
+/// Whether entering the ring again may succeed: a signal came, or the system has to do something first.
 fn is_passing(error: &io::Error) -> bool {
     let passing = [Errno::INTR, Errno::AGAIN, Errno::BUSY].map(|e| Some(e.raw_os_error()));
     passing.contains(&error.raw_os_error())

@@ -1,15 +1,15 @@
-//! The handler of `SIGBUS`: that it is there, and what becomes of what is not its own.
+//! The handler of `SIGBUS`: its installation, and its treatment of foreign signals.
 //!
-//! 1. Whoever wants a mapping guarded has it be there ([`ensure`]). It is asked for each time, since the program may have set
-//!    the signal back to its default meanwhile.
-//! 2. A handler that the program has set after this one stays. It may pass on to this one, and of two that pass on to each
-//!    other neither ends.
-//! 3. What is not about a guarded mapping goes to what was there before, or ends the process as it would have without this.
-//!    An earlier handler may set the default in the place of this one, as that of a Rust program does. Where an
-//!    instruction faulted it is right to: that faults again and ends the process. Where nothing is done again the
-//!    process lives on, so this one is put back, and what was set counts as what was there before.
+//! 1. Each guard of a mapping makes sure that the handler is installed ([`ensure`]). It asks each time, since the
+//!    program may have set the signal back to its default meanwhile.
+//! 2. A handler that the program has set after this one stays. It may pass signals on to this one; two handlers that
+//!    pass on to each other would never end.
+//! 3. A signal that is not about a guarded mapping goes to the earlier handler, or ends the process as it would have
+//!    without this one. An earlier handler may install the default in place of this one, as that of a Rust program
+//!    does. If an instruction faulted that is right: it faults again and ends the process. If no instruction is
+//!    repeated the process lives on, so this handler is put back, and the default counts as the earlier handler.
 //!
-//! [`ensure`] is called in the handler, too: it reads and writes atomics and makes calls that are allowed there.
+//! [`ensure`] is also called in the handler, so it only uses atomics and calls that are allowed there.
 
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,24 +18,24 @@ use libc::{c_int, c_void, sigaction, siginfo_t};
 
 use super::bus::replace_page;
 
-/// What had the signal before: its handler's address or a special value, and whether the handler takes an account of the
-/// signal. One word, so that a signal never meets the one of this and the other of another.
+/// The earlier action: its handler's address or a special value, and whether the handler takes a `siginfo`. It is one
+/// word, so that a signal never combines halves of two actions.
 static BEFORE: AtomicU64 = AtomicU64::new(libc::SIG_DFL as u64);
 
-/// The bit of that word which says so: no address of a program has it.
+/// The bit of that word for a handler with `siginfo`: no address of a program has it.
 const TAKES_INFO: u64 = 1 << 63;
 
-/// The handler was there once.
+/// The handler was installed once.
 static WAS_SET: AtomicBool = AtomicBool::new(false);
 
-/// Has the handler be there, unless the program has set another one since; false if that is not to be had.
+/// Installs the handler, unless the program has set another one since; false if that is not possible.
 pub(super) fn ensure() -> bool {
     let Some(now) = exchange(None) else { return false };
     let is_special = now.sa_sigaction == libc::SIG_DFL || now.sa_sigaction == libc::SIG_IGN;
     if is_ours(&now) || WAS_SET.load(Ordering::Acquire) && !is_special {
         return true;
     }
-    // Known before ours is there; and taken again, should somebody have set another in between.
+    // The earlier action is stored before ours is installed, and again in case another one was set in between.
     BEFORE.store(word_of(&now), Ordering::Release);
     let Some(replaced) = exchange(Some(&ours())) else { return false };
     if !is_ours(&replaced) {
@@ -66,13 +66,13 @@ fn blank() -> sigaction {
 }
 
 fn ours() -> sigaction {
-    // A mask of zeros is the empty set: during the handler only its own signal is blocked. It runs on the alternate stack
-    // where a thread has one, as the runtime's own handler has to be called there.
+    // A mask of zeros is the empty set: during the handler only its own signal is blocked. It runs on the alternate
+    // stack where a thread has one, as the runtime's own handler has to be called there.
     let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
     sigaction { sa_sigaction: address(), sa_flags: flags, ..blank() }
 }
 
-/// What is done at the signal until now; from now on `new`, if it is given.
+/// The present action at the signal; replaced by `new`, if that is given.
 fn exchange(new: Option<&sigaction>) -> Option<sigaction> {
     let mut old = blank();
     // SAFETY: `new` is null or a whole action, and `old` is one to be written; both are valid for the call. The handler
@@ -84,14 +84,14 @@ fn exchange(new: Option<&sigaction>) -> Option<sigaction> {
 extern "C" fn on_fault(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
     // SAFETY: the system hands a valid `info` to a handler set with SA_SIGINFO.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as usize) };
-    // Somebody sent it, or it tells of memory that failed and that nobody has touched: no instruction faulted.
+    // Somebody sent the signal, or it reports failed memory that nobody has touched: no instruction faulted.
     let is_told = code <= 0 || code == libc::BUS_MCEERR_AO;
     if is_told || !replace_page(address) {
         pass_on(signal, info, context, is_told);
     }
 }
 
-/// Does what would have been done without this handler.
+/// Does what would happen without this handler.
 fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void, is_told: bool) {
     let before = BEFORE.load(Ordering::Acquire);
     match (before & !TAKES_INFO) as usize {
@@ -105,8 +105,8 @@ fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void, is_told: b
             }
         },
         handler => {
-            // SAFETY: neither of the special values, so it is the function that was set, of the type its flag says. It is
-            // called as the system would have, within a handler of the same signal.
+            // SAFETY: neither of the special values, so it is the function that was set, of the type its flag says. It
+            // is called as the system would have, within a handler of the same signal.
             unsafe {
                 if before & TAKES_INFO != 0 {
                     let handle: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
@@ -124,14 +124,14 @@ fn pass_on(signal: c_int, info: *mut siginfo_t, context: *mut c_void, is_told: b
     }
 }
 
-/// Tests in processes of their own: what they do to their process ends it, or is nothing for others.
+/// Tests in processes of their own: they end their process, or change it in a way that would disturb others.
 #[cfg(test)]
 pub(super) mod alone {
     use std::process::{Command, ExitStatus, Stdio};
 
     use rustix::process::{Resource, Rlimit, setrlimit};
 
-    /// A process in which all was as it should be ends with this.
+    /// The exit code of a process whose test passed.
     pub(in super::super) const WELL: i32 = 71;
 
     /// How a process of its own ended that ran the test `name` of `module` alone; `None` in that process.
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(unsafe { libc::raise(libc::SIGBUS) }, 0);
     }
 
-    /// What the system does where memory fails that nobody has touched.
+    /// Sends the signal that the system sends when memory fails that nobody has touched.
     fn tell_of_failed_memory() {
         // SAFETY: it is a struct of numbers and addresses, for which zero is a value.
         let mut info: siginfo_t = unsafe { std::mem::zeroed() };

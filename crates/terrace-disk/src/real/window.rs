@@ -1,8 +1,8 @@
 //! A stretch of a file, mapped to be written.
 //!
 //! 1. The window's bytes are the file's, from `from` on; all lie within the file and have blocks there.
-//! 2. Only the first `ready` bytes are stored to: the system has said that they can be.
-//! 3. What faults all the same is caught ([`Guard`]), and the window is of no use any more.
+//! 2. Only the first `ready` bytes are stored to: the system has confirmed that they can be.
+//! 3. A fault all the same is caught ([`Guard`]), and the window can no longer be used.
 
 use std::fs::File;
 use std::ops::Range;
@@ -14,7 +14,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::bus::Guard;
 
-/// Bytes that are made ready at a time. Few, since whoever appends waits for it; each page costs a fault without it.
+/// Bytes that are made ready at a time. They are few, since an append waits for them; without this each page would cost
+/// a fault.
 const READY_BYTES: usize = 8 << 10;
 
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub(super) struct Window {
     /// Where in the file it begins.
     from: u64,
     ready: usize,
-    /// Dropped before the mapping goes.
+    /// Dropped before the mapping is removed.
     guard: Option<Guard>,
 }
 
@@ -43,13 +44,14 @@ impl Window {
         let base =
             unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, from)? };
         let mut window = Window { base: base.cast(), len, from, ready: 0, guard: None };
-        // SAFETY: the range is this value's mapping, and stays until after the guard is dropped. Nothing is taken for
-        // stored once the guard has failed.
+        // SAFETY: the range is this value's mapping, and stays until after the guard is dropped. Once the guard has
+        // failed no store counts as made.
         window.guard = Some(unsafe { Guard::new(window.base, len) }.ok_or(Errno::NOTSUP)?);
         Ok(window)
     }
 
-    /// Has the system find a page for each byte of the file up to `end`; false if the window does not reach so far.
+    /// Makes the system provide a page for each byte of the file up to `end`; false if the window does not reach so
+    /// far.
     pub(super) fn prepare(&mut self, end: u64) -> rustix::io::Result<bool> {
         let end = (end - self.from) as usize;
         if end <= self.ready {
@@ -75,8 +77,8 @@ impl Window {
         Ok(true)
     }
 
-    /// Stores `data` at byte `at` of the file, which was prepared; false if the window is of no use any more. A process
-    /// that dies within it has stored a first part.
+    /// Stores `data` at byte `at` of the file, which was prepared; false if the window can no longer be used. A process
+    /// that dies meanwhile has stored a first part.
     pub(super) fn store(&mut self, at: u64, data: &[u8]) -> bool {
         let start = (at - self.from) as usize;
         assert!(data.len() <= self.ready.saturating_sub(start), "a store stays within what was prepared");
@@ -101,8 +103,8 @@ impl Drop for Window {
     }
 }
 
-/// Stores `data` at `to`, each byte after those before it, so that a thread which ends within it has stored a first part.
-/// Stores that the compiler may neither order anew nor merge do it: what one thread has done is seen in its order.
+/// Stores `data` at `to`, each byte after those before it, so that a thread which ends within it has stored a first
+/// part. The compiler may neither reorder nor merge these stores, and a thread's own stores take effect in order.
 ///
 /// # Safety
 ///

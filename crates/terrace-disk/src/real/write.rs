@@ -35,8 +35,8 @@ impl RealWriteFile {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Takes back a part of an append that came to nothing. If even that fails the file ends in
-    /// bytes that nobody appended, so it must take no more.
+    /// Takes back a part of a failed append. If even that fails the file ends in bytes that nobody appended, so it must
+    /// take no more.
     fn take_back(&mut self, error: Error) -> Error {
         if retry(|| rustix::fs::ftruncate(&self.file, self.len)).is_err() {
             self.failed = Some(error.clone());

@@ -13,7 +13,7 @@ use terrace_base::{Error, Result};
 use crate::block::{BlockBuf, BlockFile, BlockReads, BlockWrite, Geometry, read_later};
 use crate::fs::ReadFile;
 
-/// Nothing is written to a drive, so its sectors can have any size.
+/// No drive is written to, so its sectors can have any size.
 const GEOMETRY: Geometry = Geometry { sector_bytes: 512, block_bytes: 4096, is_volatile: false };
 const SECTOR_BYTES: u64 = GEOMETRY.sector_bytes as u64;
 
@@ -41,7 +41,7 @@ impl State {
     }
 }
 
-/// Puts what of `changed` lies in the bytes from `offset` on into `buf`, which has those.
+/// Overwrites those parts of `buf`, the bytes from `offset` on, that `changed` has.
 fn lay(changed: &Changed, offset: u64, buf: &mut [u8]) {
     let end = offset + buf.len() as u64;
     for (sector, data) in changed {
@@ -55,7 +55,7 @@ fn lay(changed: &Changed, offset: u64, buf: &mut [u8]) {
     }
 }
 
-/// Reads `below` as far as it goes; behind it are zeros.
+/// Reads `below` up to its end, and zeros behind it.
 fn read_below(below: &dyn ReadFile, reads: &mut [(u64, &mut [u8])]) -> Result<()> {
     let mut there: Vec<(u64, &mut [u8])> = Vec::with_capacity(reads.len());
     for (offset, buf) in reads {

@@ -1,7 +1,7 @@
 //! Simulated files of sectors.
 //!
-//! Up to where a file was synced its content is present, and `before` remembers what its sectors held since the sync. What
-//! lies behind, where it was grown since, is lost and torn as what was appended to any file.
+//! The content up to the synced length is the present one, and `before` remembers the contents of its sectors since the
+//! sync. The bytes behind it, by which the file was grown since, are lost and torn as appended bytes of any file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -24,20 +24,20 @@ use crate::extents::Extents;
 /// One in so many blocks that were written to is lost whole at a power cut.
 const LOST_ONE_IN: u64 = 12;
 
-/// What a file of sectors has beside its content.
+/// The state of a file of sectors beside its content.
 #[derive(Clone, Default)]
 pub(super) struct Blocks {
     sector_bytes: u64,
     block_bytes: u64,
-    /// What the sectors that changed since the last sync held since then, what is durable first, what they hold now not at
-    /// all.
+    /// Former contents of the sectors that changed since the last sync, the durable one first; the present one is not
+    /// included.
     pub(super) before: BTreeMap<u64, Vec<Arc<Vec<u8>>>>,
     /// Bytes that were given back.
     pub(super) holes: Extents,
 }
 
 impl Blocks {
-    /// The sectors from `offset` on, of which so many bytes are synced, will be others.
+    /// The sectors from `offset` on are about to change; the first `synced` bytes of the file are synced.
     fn note(&mut self, content: &Content, synced: u64, range: Range<u64>) {
         let sectors = range.start / self.sector_bytes..range.end.min(synced).div_ceil(self.sector_bytes);
         for sector in sectors {
@@ -47,7 +47,7 @@ impl Blocks {
         }
     }
 
-    /// What a power cut leaves.
+    /// The content that a power cut leaves.
     pub(super) fn survivor(&self, inode: &Inode, rng: &mut Rng, fate: Fate) -> (Content, Blocks) {
         let mut next = Blocks { before: BTreeMap::new(), ..self.clone() };
         let mut content = inode.content.clone();
@@ -56,7 +56,7 @@ impl Blocks {
             let survives = match fate {
                 Fate::Most => None,
                 Fate::Least => held.first(),
-                // As it is now, if this is one too many.
+                // The present content, for an index behind the former ones.
                 Fate::Any => held.get(rng.below(held.len() as u64 + 1) as usize),
             };
             if let Some(old) = survives {
@@ -85,7 +85,7 @@ impl Blocks {
         let per_block = self.block_bytes / self.sector_bytes;
         let blocks: BTreeSet<u64> = self.before.keys().map(|sector| sector / per_block).collect();
         for block in blocks {
-            // What was given back stays so.
+            // Ranges that were given back stay so.
             if self.holes.count_in(&self.block(block)) > 0 || rng.one_in(2) {
                 continue;
             }
@@ -115,7 +115,7 @@ impl SimBlockFile {
         if let Some(inode) = disk.state.inode_mut(id) {
             inode.end_room();
             let blocks = inode.blocks.get_or_insert_default();
-            // Sectors of another size would be others.
+            // Sectors of another size would have other bounds.
             assert!(blocks.before.is_empty() || blocks.sector_bytes == sector);
             (blocks.sector_bytes, blocks.block_bytes) = (sector, block);
         }
@@ -139,7 +139,7 @@ impl SimBlockFile {
         outcome
     }
 
-    /// Writes some of what was submitted with a write that failed, of some of that a part.
+    /// Does some of the writes that were submitted with a failed one, some of them in part.
     fn write_some(&self, disk: &mut Disk, others: &[&BlockWrite<'_>], seed: u64) {
         let sector = self.geometry.sector_bytes as usize;
         for other in others.iter().filter(|other| draw(seed, other.offset, 2)) {
@@ -154,7 +154,7 @@ impl SimBlockFile {
         }
     }
 
-    /// Refuses what does not fit where space was given back.
+    /// Refuses a write for which given-back space cannot be taken again.
     fn find_space(&self, disk: &Disk, offset: u64, bytes: u64) -> Result<()> {
         let blocks = disk.state.files.get(&self.id).and_then(|inode| inode.blocks.as_ref());
         let needed = blocks.map_or(0, |blocks| blocks.holes_under(offset..offset + bytes).total());
@@ -166,7 +166,7 @@ impl SimBlockFile {
 }
 
 impl Blocks {
-    /// What was given back of the blocks that hold `range`.
+    /// The given-back bytes of the blocks that hold `range`.
     fn holes_under(&self, range: Range<u64>) -> Extents {
         let block = self.block_bytes;
         let blocks = range.start / block * block..range.end.next_multiple_of(block);
@@ -179,7 +179,7 @@ impl Blocks {
 }
 
 impl Inode {
-    /// Room behind what was appended is content like any other, from now on.
+    /// From now on room behind the appended bytes is content like any other.
     fn end_room(&mut self) {
         self.content.append_zeros(std::mem::take(&mut self.room));
     }
@@ -270,7 +270,7 @@ impl BlockFile for SimBlockFile {
                 return Err(Error::NoSpace { path: self.path.clone() });
             }
             if let Some(inode) = disk.state.inode_mut(self.id) {
-                // What was no whole sector at its end is the beginning of one now.
+                // An incomplete sector at its end is the beginning of a whole one now.
                 inode.content.append_zeros(len.saturating_sub(inode.content.len()));
                 inode.longest = inode.longest.max(len);
             }

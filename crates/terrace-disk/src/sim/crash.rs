@@ -1,17 +1,16 @@
-//! What a power cut leaves of the simulated disk.
+//! The state of the simulated disk after a power cut.
 //!
 //! Files' contents and directories' names are drawn independently of each other, as the contract in
 //! [`crate::fs`] allows:
 //!
-//! 1. A file's synced bytes are there, unchanged. What is left of the bytes after them is all, none, a
-//!    prefix, or pieces with holes of zeros or of old bytes between, up to the length that was written.
-//!    All that a file had before it was cut may be back. Behind it may be zeros, up to what its longest
-//!    length was since one was durable.
-//! 2. Of a file of sectors, of what is synced, each sector is as it was at any time since the sync; and of a block that was
-//!    written to since, there may be nothing left.
+//! 1. A file's synced bytes are there, unchanged. Of the bytes after them all, none, a prefix, or pieces with holes of
+//!    zeros or of old bytes survive, up to the length that was written. The bytes that a file had before it was cut may
+//!    be back. Zeros may follow, up to the longest length that the file had since a length was durable.
+//! 2. In the synced part of a file of sectors, each sector has a content that it had at any time since the sync. A
+//!    block that was written to since then may be destroyed.
 //! 3. Any of a directory's pending changes have happened: those of one name in their order.
 //!
-//! The survivor holds nothing pending: what it shows is what lies on its disk.
+//! The survivor has nothing pending: everything that it shows is durable.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -50,7 +49,7 @@ pub(super) fn survivor(state: &State, rng: &mut Rng) -> State {
 
 /// The disk on which everything not synced is lost.
 pub(super) fn least_survivor(state: &State) -> State {
-    // Nothing is drawn where everything is lost.
+    // No random numbers are drawn if everything is lost.
     build(state, &mut Rng::new(0), Fate::Least, Fate::Least)
 }
 
@@ -78,7 +77,7 @@ fn build(state: &State, rng: &mut Rng, names: Fate, contents: Fate) -> State {
 }
 
 fn surviving_names(dir: &Dir, rng: &mut Rng, fate: Fate) -> Dir {
-    // Often a first part, as of a journal, and sometimes each by itself.
+    // Often a first part survives, as in a journal, and sometimes each change independently.
     let by_itself = fate == Fate::Any && rng.one_in(2);
     let first = if fate == Fate::Any { rng.below(dir.pending.len() as u64 + 1) as usize } else { 0 };
     let mut durable = dir.durable.clone();
@@ -109,16 +108,16 @@ fn surviving_bytes(inode: &Inode, rng: &mut Rng, fate: Fate, old: &Content) -> I
     }
 }
 
-/// The same of what no failed sync has dropped.
+/// The same for the content without the parts that a failed sync has dropped.
 fn surviving_writes(inode: &Inode, rng: &mut Rng, fate: Fate, old: &Content) -> Inode {
     let uncut = inode.uncut.as_ref().filter(|_| fate == Fate::Any && rng.one_in(2));
     let (synced, longest) = (inode.synced, inode.longest);
     let before = uncut.map(|content| Inode { content: content.clone(), synced, longest, ..Inode::default() });
-    let settled = inode.blocks.as_ref().map(|blocks| {
+    let survived = inode.blocks.as_ref().map(|blocks| {
         let (content, blocks) = blocks.survivor(inode, rng, fate);
         Inode { content, synced, longest, blocks: Some(blocks), ..Inode::default() }
     });
-    let inode = settled.as_ref().or(before.as_ref()).unwrap_or(inode);
+    let inode = survived.as_ref().or(before.as_ref()).unwrap_or(inode);
     let pending = inode.synced..inode.content.len();
     let mut content = match fate {
         Fate::Least => inode.content.prefix(pending.start),
@@ -134,13 +133,13 @@ fn surviving_writes(inode: &Inode, rng: &mut Rng, fate: Fate, old: &Content) -> 
     content.append_zeros(len - content.len());
     let mut blocks = inode.blocks.clone();
     if let Some(blocks) = &mut blocks {
-        // What is not there takes no space, given back or not.
+        // Bytes behind the end take no space, given back or not.
         blocks.holes.remove(&(content.len()..u64::MAX));
     }
     Inode { blocks, ..Inode::durable(content) }
 }
 
-/// How long a file is of which `least` bytes survive, at least.
+/// The surviving length of a file, at least `least` bytes.
 fn surviving_len(inode: &Inode, rng: &mut Rng, fate: Fate, least: u64) -> u64 {
     if inode.longest <= least.max(inode.content.len()) && inode.room == 0 {
         return least;
@@ -181,7 +180,7 @@ fn pieces(inode: &Inode, rng: &mut Rng, pending: &Range<u64>, old: &Content) -> 
     content
 }
 
-/// What a block shows that was allotted but not written: zeros, or what lay there before.
+/// The contents of a block that was allocated but not written: zeros, or older bytes.
 fn filler(rng: &mut Rng, range: Range<u64>, old: &Content) -> Vec<u8> {
     let len = range.end - range.start;
     let mut data = vec![0; len as usize];

@@ -60,8 +60,8 @@ pub trait Observer: Send + Sync + Debug {
     /// `event` is about to happen. No lock is held: the observer may copy, crash or read the disk.
     fn before(&self, event: FsEvent<'_>);
 
-    /// Why `operation`, by the verb that errors call it by, is to fail on `path`; `None` if it is not. Asked of every
-    /// operation, those that change nothing included.
+    /// The error with which `operation`, named by the verb of error messages, is to fail on `path`; `None` if it is to
+    /// succeed. Called for every operation, including those that change nothing.
     fn refuse(&self, path: &Path, operation: &'static str) -> Option<io::Error> {
         let _ = (path, operation);
         None
@@ -73,7 +73,7 @@ pub trait Observer: Send + Sync + Debug {
 pub struct Fault {
     /// How many operations still succeed before the one that fails.
     pub after: u64,
-    /// Whether reads, listings and the like neither count nor fail.
+    /// Whether reads and listings neither count nor fail.
     pub only_changes: bool,
     /// Whether every counted operation from then on fails, not only the first.
     pub sticky: bool,
@@ -82,9 +82,9 @@ pub struct Fault {
 /// How a sync fails.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SyncFailure {
-    /// With the error of a full disk, which is met only now.
+    /// With the error of a full disk.
     pub(super) full: bool,
-    /// Having dropped some of the pages that were not durable, which ones by this seed.
+    /// After dropping some pages that were not durable, chosen by this seed.
     pub(super) drops: Option<u64>,
 }
 
@@ -102,7 +102,7 @@ impl Faults {
         self.planned = fault;
     }
 
-    /// What a sync that is made to fail does, by turns.
+    /// The behaviour of a sync that is made to fail; it alternates.
     pub(super) fn sync_failure(&self) -> SyncFailure {
         SyncFailure {
             full: self.changes.is_multiple_of(3),

@@ -15,16 +15,16 @@ use crate::fs::{FileLock, ROOM_UNIT_BYTES, ReadFile, WriteFile};
 use crate::maps::{Mapping, Trial};
 use crate::real::region::Region;
 
-/// The most room that is made at a time. Little, so that tests with small files see much of it.
+/// The most room that is made at a time. It is small, so that small files in tests reach its end often.
 const MOST_ROOM_BYTES: u64 = 16 << 10;
 
-/// One in so many times that room is made the file is a plain one from then on, as where it cannot be mapped.
+/// One in so many times that room is made, the file becomes a plain one, as if it could not be mapped.
 const PLAIN_ONE_IN: u64 = 16;
 
-/// About a page: reads of several that fail do so in one of them.
+/// About a page: a failing read of several pages fails in one of them.
 const PAGE_BYTES: usize = 4099;
 
-/// One in so many appends in place is seen half done.
+/// Observers see one in so many appends in place half done.
 const HALF_DONE_ONE_IN: u64 = 4;
 
 /// A file being appended to. After a failed sync, and after an append that left a part of itself
@@ -35,7 +35,7 @@ pub(super) struct SimWriteFile {
     path: PathBuf,
     len: u64,
     failed: Option<Error>,
-    /// Whether room is made behind what is appended.
+    /// Whether room is made behind the appended bytes.
     has_room: bool,
     had_room: bool,
 }
@@ -72,7 +72,7 @@ impl SimWriteFile {
         self.make_room(disk, data.len() as u64)
     }
 
-    /// Has room for `bytes` more behind what there is, or would have it when the file has become so much longer.
+    /// Makes room for `bytes` more, or makes the file that much longer.
     fn make_room(&mut self, disk: &mut Disk, bytes: u64) -> Result<()> {
         let free = disk.free();
         let Some(inode) = disk.state.inode_mut(self.id) else { return Ok(()) };
@@ -104,7 +104,8 @@ impl SimWriteFile {
         }
     }
 
-    /// How much of so many bytes is stored before somebody may look: a store in place takes its time.
+    /// The number of bytes that are stored before an observer may look, since stores in place take effect one after the
+    /// other.
     fn first_part(&self, bytes: usize) -> usize {
         if self.has_room && draw(self.id, self.len, HALF_DONE_ONE_IN) {
             terrace_base::checksum::hash64(&self.len.to_le_bytes()) as usize % bytes
@@ -134,7 +135,7 @@ impl WriteFile for SimWriteFile {
         }
         let mut disk = shared.disk.lock();
         if first > 0 {
-            // A store that faults leaves those before it.
+            // Stores before the faulting one have taken effect.
             let stored = disk.faults.step(&self.path, "write", true);
             self.failed = stored.as_ref().err().cloned();
             stored?;
@@ -159,7 +160,7 @@ impl WriteFile for SimWriteFile {
             |disk| {
                 if let Some(inode) = disk.state.inode_mut(self.id) {
                     inode.cut(len);
-                    // Or it would look as if it had room.
+                    // Otherwise the file would look as if it had room.
                     inode.set_room(u64::from(self.had_room && len.is_multiple_of(ROOM_UNIT_BYTES)));
                 }
                 Ok(())
@@ -196,7 +197,7 @@ impl WriteFile for SimWriteFile {
     }
 }
 
-/// Whether something is to happen that does so once in `one_in` times; always the same of the same two numbers.
+/// A decision that is true once in `one_in` times; the same for the same two numbers.
 pub(super) fn draw(one: u64, other: u64, one_in: u64) -> bool {
     terrace_base::checksum::hash64(&[one.to_le_bytes(), other.to_le_bytes()].concat()).is_multiple_of(one_in)
 }
@@ -239,7 +240,7 @@ impl ReadFile for SimReadFile {
         Err(Error::corruption(&self.path, offset, expected, format!("the file's end at {found}")))
     }
 
-    /// A copy. A read through it that is made to fail is a page of zeros.
+    /// A copy. A read through it that is made to fail sees a page of zeros.
     fn map(&self) -> Option<Mapping> {
         let mut disk = self.shared.disk.lock();
         if disk.state.without_maps || self.content.len() == 0 {
@@ -273,7 +274,7 @@ impl Trial for MapTrial {
     fn fails_at(&self, range: Range<usize>) -> Option<usize> {
         let shared = self.shared.upgrade()?;
         let failed = shared.look(&self.path, "read", |_| Ok(())).is_err();
-        // One page of what was to be read, always the same of the same operation.
+        // One page of the range that was to be read; always the same one for the same operation.
         let operations = shared.disk.lock().faults.operations as usize;
         failed.then(|| range.start + operations * PAGE_BYTES % range.len().max(1))
     }

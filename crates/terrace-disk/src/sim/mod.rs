@@ -1,8 +1,8 @@
-//! A file system in memory that keeps the contract of [`crate::fs`] and not a promise more.
+//! A file system in memory that keeps the contract of [`crate::fs`] and promises nothing more.
 //!
-//! What was not synced may be lost, torn or filled with old bytes at a power cut ([`SimFs::crash`]);
-//! nothing is lost when only the process dies ([`SimFs::fork`]). Both give an independent disk, in
-//! time proportional to the number of files: contents are shared until written to.
+//! Bytes that were not synced may be lost, torn or filled with old bytes at a power cut ([`SimFs::crash`]); nothing is
+//! lost when only the process dies ([`SimFs::fork`]). Both give an independent disk, in time proportional to the number
+//! of files: contents are shared until written to.
 //!
 //! Thread safety: every operation takes effect at once, under one lock; observers run outside it.
 //! The same calls and the same generator give the same disk.
@@ -58,7 +58,7 @@ struct Shared {
     observer: Mutex<Option<Arc<dyn Observer>>>,
 }
 
-/// What a disk offers when nobody set a capacity.
+/// The default capacity of a disk.
 const UNLIMITED_BYTES: u64 = 1 << 50;
 
 impl SimFs {
@@ -72,8 +72,8 @@ impl SimFs {
         SimFs { shared: Arc::new(Shared { disk: Mutex::new(disk), observer: Mutex::new(None) }) }
     }
 
-    /// The disk as the next process finds it after this one died: everything written is there, and
-    /// what was pending still is. Locks, open handles, faults and the observer stay behind.
+    /// The disk as the next process finds it after this one died: everything written is there, and pending changes are
+    /// still pending. Locks, open handles, faults and the observer are not copied.
     pub fn fork(&self) -> SimFs {
         let mut state = self.shared.disk.lock().state.clone();
         state.forget_unreachable(&BTreeMap::new());
@@ -98,8 +98,8 @@ impl SimFs {
         SimFs::with_state(crash::most_survivor(&state))
     }
 
-    /// Forgets every file and directory, and tells no observer. For a disk that nobody looks at any more but that something
-    /// forgotten holds.
+    /// Forgets every file and directory without telling an observer. For a disk that is no longer used, but that a
+    /// leaked object still holds.
     pub fn empty(&self) {
         self.observe(None);
         let mut disk = self.shared.disk.lock();
@@ -112,18 +112,18 @@ impl SimFs {
         self.shared.disk.lock().state.dropped_pages
     }
 
-    /// Has the system go on showing what failed syncs drop from now on, to whoever reads it, and call it synced: a power
-    /// cut takes it.
+    /// From now on, pages that failed syncs drop stay readable and count as synced for later syncs, but a power cut
+    /// takes them.
     pub fn show_dropped(&self, shown: bool) {
         self.shared.disk.lock().state.shows_dropped = shown;
     }
 
-    /// Gives its page cache another name, as if the machine had been booted so many times.
+    /// Gives its page cache another number, as if the machine had been booted so many times.
     pub fn set_epoch(&self, epoch: u64) {
         self.shared.disk.lock().state.epoch = epoch;
     }
 
-    /// Has `observer` told of every change to this disk; `None` ends it.
+    /// Reports every change to this disk to `observer`; `None` ends that.
     pub fn observe(&self, observer: Option<Arc<dyn Observer>>) {
         *self.shared.observer.lock() = observer;
     }
@@ -139,7 +139,7 @@ impl SimFs {
         (disk.faults.operations, disk.faults.changes)
     }
 
-    /// Limits the sum of all files' lengths, less what was given back of them; what does not fit is `NoSpace`.
+    /// Limits the sum of all files' lengths, less given-back bytes; anything beyond is `NoSpace`.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.shared.disk.lock().state.capacity = bytes;
     }
@@ -149,7 +149,7 @@ impl SimFs {
         !self.shared.disk.lock().state.without_room
     }
 
-    /// Says whether files that are created with room have it; a disk where nobody has said so gives it.
+    /// Sets whether files that are created with room have it; the default is yes.
     pub fn set_room(&self, has_room: bool) {
         self.shared.disk.lock().state.without_room = !has_room;
     }
@@ -159,27 +159,27 @@ impl SimFs {
         !self.shared.disk.lock().state.without_maps
     }
 
-    /// Says whether files can be mapped, from now on; they can where nobody has said so.
+    /// Sets whether files can be mapped from now on; the default is yes.
     pub fn set_maps(&self, has_maps: bool) {
         self.shared.disk.lock().state.without_maps = !has_maps;
     }
 
-    /// Says how much memory the system has for what is read; not known where nobody has.
+    /// Sets how much memory the system has for data read; not known by default.
     pub fn set_available_memory(&self, bytes: Option<u64>) {
         self.shared.disk.lock().state.available_memory = bytes;
     }
 
-    /// Says how many bytes a sector and a block have, of files that are opened from now on; 512 and 4096 where nobody has.
+    /// Sets the bytes of a sector and of a block for files that are opened from now on; 512 and 4096 by default.
     pub fn set_sectors(&self, sector_bytes: u32, block_bytes: u32) {
         self.shared.disk.lock().state.sectors = (sector_bytes, block_bytes);
     }
 
-    /// Says whether parts of files of sectors can be given back; on a disk where nobody has said so they can.
+    /// Sets whether parts of files of sectors can be given back; the default is yes.
     pub fn set_holes(&self, can_be_made: bool) {
         self.shared.disk.lock().state.without_holes = !can_be_made;
     }
 
-    /// Limits how many files the process may have open at a time; one more is refused as the system does it.
+    /// Limits how many files the process may have open at a time; one more is refused with the system's error.
     pub fn set_descriptors(&self, most: Option<usize>) {
         self.shared.disk.lock().most_descriptors = most;
     }
@@ -189,7 +189,7 @@ impl SimFs {
         self.shared.disk.lock().descriptors
     }
 
-    /// The sum of all files' lengths, less what was given back of them, those removed but still open included.
+    /// The sum of all files' lengths, less given-back bytes, including files that are removed but still open.
     pub fn used_bytes(&self) -> u64 {
         let disk = self.shared.disk.lock();
         disk.state.used(&disk.open)
@@ -261,8 +261,8 @@ impl Shared {
         make(&mut disk)
     }
 
-    /// Makes the file that `find` finds durable. When it is made to fail this is as on a disk that is full only now, or, if
-    /// it `may_drop`, pages that were not durable are gone.
+    /// Makes the file that `find` finds durable. A planned failure is that of a full disk or, if it `may_drop`, one
+    /// that loses pages that were not durable.
     fn sync(&self, path: &Path, may_drop: bool, find: impl FnOnce(&State) -> Result<FileId>) -> Result<()> {
         self.announce(FsEvent::Sync { path });
         let refused = self.refused(path, "sync");
@@ -294,7 +294,7 @@ impl Shared {
         refusal.map_or(Ok(()), |source| Err(Error::io(path, operation, source)))
     }
 
-    /// Lets an operation fail that changes nothing, and carries it out.
+    /// Carries out an operation that changes nothing, unless it is made to fail.
     fn look<T>(
         &self,
         path: &Path,
@@ -410,7 +410,7 @@ impl Fs for SimFs {
         Ok(Box::new(file::SimLock::new(self.shared.clone(), path)))
     }
 
-    /// Of a file that is there, which changes nothing; one at a time.
+    /// The file exists and does not change; one lock at a time.
     fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
         if !self.exists(path)? {
             return self.lock(path).map(Some);

@@ -1,4 +1,4 @@
-//! The simulated disk and what a process has of it.
+//! The simulated disk and a process's handles of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ pub(super) struct Disk {
 const EMFILE: i32 = 24;
 
 impl Disk {
-    /// Refuses where there is no descriptor left for `operation`.
+    /// Refuses `operation` if there is no descriptor left.
     pub(super) fn find_descriptor(&self, path: &Path, operation: &'static str) -> Result<()> {
         match self.most_descriptors.is_some_and(|most| self.descriptors >= most) {
             true => Err(Error::io(path, operation, std::io::Error::from_raw_os_error(EMFILE))),
@@ -64,7 +64,7 @@ impl Disk {
         self.maps.push(Arc::downgrade(mapping.region()));
     }
 
-    /// Nobody looks at mapped files any more: they take no memory from now on.
+    /// Mapped files are no longer used: they take no memory from now on.
     pub(super) fn empty_maps(&mut self) {
         self.maps.drain(..).filter_map(|map| map.upgrade()).for_each(|map| map.fail_all());
     }

@@ -1,8 +1,8 @@
-//! What the simulated disk holds: files by number, and directories that name them.
+//! The contents of the simulated disk: files by number, and directories that name them.
 //!
 //! Invariants:
-//! 1. The first `synced` bytes of a file's content are durable; what follows is not. Behind the content may be room,
-//!    which reads as zeros.
+//! 1. The first `synced` bytes of a file's content are durable, the others are not. Room may follow the content; it
+//!    reads as zeros.
 //! 2. A directory's `now` is its `durable` names with all of `pending` applied, in order.
 //! 3. Every number in a directory has its file.
 
@@ -27,15 +27,16 @@ pub(super) type FileId = u64;
 pub(super) struct Inode {
     pub(super) content: Content,
     pub(super) synced: u64,
-    /// What it held before it was cut, where that is not durable.
+    /// Its content before it was cut, if the cut is not durable.
     pub(super) uncut: Option<Content>,
-    /// Parts of the content that a failed sync has dropped and the system still shows. They are not durable, whoever syncs.
+    /// Parts of the content that a failed sync has dropped and the system still shows. No later sync makes them
+    /// durable.
     pub(super) dropped: Vec<Range<u64>>,
     /// Bytes of room behind the content.
     pub(super) room: u64,
-    /// The most that it was long since its length was durable, that length included.
+    /// Its longest length since a length was durable, that one included.
     pub(super) longest: u64,
-    /// What it is beyond that, as a file of sectors.
+    /// Its further state, if it is a file of sectors.
     pub(super) blocks: Option<Blocks>,
 }
 
@@ -56,23 +57,23 @@ impl Inode {
         self.len() - self.blocks.as_ref().map_or(0, |blocks| blocks.holes.total())
     }
 
-    /// What whoever opens it sees.
+    /// The content that a reader sees.
     pub(super) fn visible(&self) -> Content {
         let mut content = self.content.clone();
         content.append_zeros(self.room);
         content
     }
 
-    /// Appends `data`, first in the room behind what there is.
+    /// Appends `data`, first into the room behind the content.
     pub(super) fn append(&mut self, data: &[u8]) {
-        // What shares a page with it is written again, too.
+        // Bytes on the same page are written again, too.
         let first = self.content.len() / PAGE_BYTES * PAGE_BYTES;
         self.dropped.retain(|part| part.end <= first);
         self.content.append(data);
         self.set_room(self.room.saturating_sub(data.len() as u64));
     }
 
-    /// Has so much room behind the content.
+    /// Makes so much room behind the content.
     pub(super) fn set_room(&mut self, room: u64) {
         self.room = room;
         self.longest = self.longest.max(self.len());
@@ -99,7 +100,7 @@ impl Inode {
         self.synced < self.content.len() || is_written
     }
 
-    /// What is on the disk of it: without what was dropped, for which `content` has zeros.
+    /// Its durable content, with zeros in place of dropped parts.
     pub(super) fn without_dropped(&self, mut content: Content) -> Content {
         let len = content.len();
         for part in self.dropped.iter().filter(|part| part.start < len) {
@@ -120,8 +121,8 @@ impl Inode {
         self.room = 0;
     }
 
-    /// Loses pages that were not durable, as a failed sync may: some, drawn by `rng`, and at least one. Whoever reads them
-    /// sees what lies on the disk, zeros where nothing was; or what was written, if `shown`.
+    /// Loses pages that were not durable, as a failed sync may: some, drawn by `rng`, and at least one. Readers then
+    /// see the bytes on the disk, or zeros where there were none; if `shown`, they still see the written bytes.
     pub(super) fn drop_pages(&mut self, rng: &mut Rng, shown: bool) {
         if let Some(blocks) = &mut self.blocks {
             blocks.drop_writes(&mut self.content, rng);
@@ -143,7 +144,7 @@ impl Inode {
     }
 }
 
-/// What a system keeps or drops whole.
+/// The unit that a system keeps or drops.
 const PAGE_BYTES: u64 = 4096;
 
 /// A change of one directory's names.
@@ -164,7 +165,7 @@ impl NameChange {
                 names.remove(name);
             }
             NameChange::Rename { from, to, id } => {
-                // The name it had may never have become durable, or may be another file's.
+                // Its former name may never have become durable, or may be another file's by now.
                 if names.get(from) == Some(id) {
                     names.remove(from);
                 }
@@ -204,22 +205,22 @@ pub(super) struct State {
     pub(super) files: BTreeMap<FileId, Arc<Inode>>,
     pub(super) dirs: BTreeMap<PathBuf, Arc<Dir>>,
     next_id: FileId,
-    /// The contents of the file removed last: what a disk's unwritten blocks may show.
+    /// The contents of the file that was removed last: unwritten blocks may show them.
     pub(super) removed: Content,
     pub(super) capacity: Option<u64>,
-    /// Names the page cache; a power cut changes it.
+    /// The number of the page cache; a power cut changes it.
     pub(super) epoch: u64,
     /// A failed sync has dropped pages, since the machine was booted.
     pub(super) dropped_pages: bool,
-    /// The system goes on showing what a failed sync has dropped.
+    /// The system still shows pages that a failed sync has dropped.
     pub(super) shows_dropped: bool,
     /// No file has room.
     pub(super) without_room: bool,
-    /// Nothing of a file of sectors can be given back.
+    /// Parts of files of sectors cannot be given back.
     pub(super) without_holes: bool,
     /// No file can be mapped.
     pub(super) without_maps: bool,
-    /// What the system says of its memory.
+    /// The available memory that the system reports.
     pub(super) available_memory: Option<u64>,
     /// Bytes of a sector and of a block.
     pub(super) sectors: (u32, u32),

@@ -1,10 +1,10 @@
 //! Items that are read in order, several at once, and the next ones while those are used.
 //!
-//! The first is read alone, the next two together, then four, and so on, as many as have [`WINDOW_BYTES`] and no more than
-//! [`WINDOW_ITEMS`]: whoever stops early has had little read for nothing. When a window is read the next one is begun.
+//! The first is read alone, the next two together, then four, and so on, as many as have [`WINDOW_BYTES`] and no more
+//! than [`WINDOW_ITEMS`]: a scan that stops early has read little in vain. When a window is read the next one is begun.
 //!
-//! Memory: two windows, or one item that is larger and a window. An item that is larger than a window is not begun before
-//! it is asked for.
+//! Memory: two windows, or one item that is larger and a window. An item that is larger than a window is not begun
+//! before it is asked for.
 
 use std::collections::VecDeque;
 use std::iter::Peekable;
@@ -15,7 +15,7 @@ use terrace_base::Result;
 use super::{Slot, SlotReads, Slots};
 use crate::block::BlockBuf;
 
-/// What is read at once, at most, unless one item has more.
+/// The most bytes that are read at once, unless one item has more.
 pub const WINDOW_BYTES: u64 = 4 << 20;
 const WINDOW_ITEMS: usize = 64;
 
@@ -25,7 +25,7 @@ pub struct Ahead<I: Iterator<Item = Slot>> {
     slots: Arc<Slots>,
     left: Peekable<I>,
     ready: VecDeque<BlockBuf>,
-    /// The next window, begun, or what is wrong with it, which is told when it is asked for.
+    /// The next window, begun, or its error, which is reported when the window is asked for.
     coming: Option<Result<SlotReads>>,
     count: usize,
     has_failed: bool,
@@ -43,7 +43,7 @@ impl<I: Iterator<Item = Slot>> Ahead<I> {
         }
     }
 
-    /// Begins the next window; no large item, unless it is asked for now.
+    /// Begins the next window. A large item is only begun if it is asked for now.
     fn begin(&mut self, is_asked_for: bool) {
         let (mut window, mut bytes) = (Vec::new(), 0);
         while window.len() < self.count {

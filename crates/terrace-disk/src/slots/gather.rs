@@ -1,12 +1,13 @@
 //! Items of several writers, written together.
 //!
-//! Whoever finds nobody leading leads: takes what waits, in the order in which it came, as much as is worth one submission,
-//! writes it and tells the others. Meanwhile more comes to wait. Two who lead at a time would write smaller submissions,
-//! with a sync for each and fewer items that share blocks: measured, that is slower (`docs/results/media.md`).
+//! A writer that finds no leader becomes the leader: it takes waiting items in order of arrival, as many as one
+//! submission should have, writes them and tells their writers. Meanwhile further items come to wait. Two leaders at a
+//! time would write smaller submissions, with a sync for each and fewer items that share blocks; that was measured to
+//! be slower (`docs/results/media.md`).
 //!
-//! 1. What waits is led by somebody: whoever waits leads when nobody does.
+//! 1. Waiting items always have a leader: a waiting writer becomes one if there is none.
 //! 2. A submission that fails for want of space is made again for each writer alone: so a large item that does not fit
-//!    is in no small one's way.
+//!    does not block small ones.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -43,7 +44,7 @@ struct Waiting {
 }
 
 impl State {
-    /// What is to be written together.
+    /// The items that are to be written together.
     fn take(&mut self) -> Vec<Waiting> {
         let (mut group, mut bytes) = (Vec::new(), 0);
         while let Some(next) = self.waiting.front() {
@@ -84,7 +85,7 @@ impl Gather {
     }
 }
 
-/// Writes what waits; an outcome for each.
+/// Writes the waiting items; returns an outcome for each writer.
 fn submit(slots: &Slots, group: &[Waiting]) -> Vec<Result<Vec<Slot>>> {
     let items: Vec<&BlockBuf> = group.iter().flat_map(|waiting| &waiting.items).collect();
     match slots.submit(&items, group.iter().any(|waiting| waiting.is_durable)) {
@@ -156,7 +157,7 @@ mod tests {
         }
     }
 
-    /// Has four writers wait behind one, whose write ends when they do. Tells what each got.
+    /// Lets four writers wait behind one whose write ends once they wait. Returns the outcome of each.
     fn four_behind_one(fs: &SimFs, sizes: [usize; 4]) -> (Slots, Vec<Result<Slot>>) {
         let gate = Arc::new(RwLock::new(()));
         let file = fs.open_blocks(Path::new("/slots"), true).unwrap();

@@ -1,11 +1,11 @@
-//! Which blocks of the file are whose: the state alone, which others make true.
+//! The owners of the file's blocks: the bookkeeping alone; others change the file accordingly.
 //!
-//! 1. Each block is free, given back (a hole), being written or given back just now (`busy`), unknown, or holds a part of a
-//!    slot. All of a slot's blocks are in the file.
+//! 1. Each block is free, given back (a hole), being written or given back just now (`busy`), unknown, or holds a part
+//!    of a slot. All of a slot's blocks are in the file.
 //! 2. A block that holds parts of `n` slots has `n - 1` in `shared`, if that is not zero.
-//! 3. `retired` are slots that nothing leads to any more and that somebody may still read. They hold their blocks.
-//! 4. Until it was adopted, nothing below `unknown` is given out. What was retired there meanwhile stays retired, also
-//!    what is freed, until then; and `early` has all that was given out since.
+//! 3. `retired` has the slots that nothing leads to any more but that somebody may still read. They hold their blocks.
+//! 4. Until the file is adopted, nothing below `unknown` is given out. Slots that are retired there before stay retired
+//!    until then, even if they are freed; and `early` has all slots that were given out since.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -25,9 +25,9 @@ pub(super) struct Map {
     busy: Extents,
     shared: BTreeMap<u64, u32>,
     retired: BTreeMap<u64, Slot>,
-    /// Retired, and freed before it was known what lies around them.
+    /// Retired slots that were freed before the file was adopted.
     freed_early: BTreeSet<Slot>,
-    /// Given out before it was known what lives.
+    /// Slots that were given out before the file was adopted.
     early: BTreeSet<Slot>,
     /// Items that are given out, those retired included, and their sectors.
     items: u64,
@@ -53,7 +53,7 @@ pub(super) struct Run {
     pub(super) slots: Vec<Slot>,
 }
 
-/// What is wrong with a list of slots: which one, and why.
+/// An error in a list of slots: the slot, and the reason.
 pub(super) type Wrong = (Slot, &'static str);
 
 /// The blocks that slots hold.
@@ -108,8 +108,8 @@ impl Map {
         Ok(laid)
     }
 
-    /// What lies below where nothing was known is `live` and what was retired since; all else there is free. What was given out
-    /// since may be in `live`, too.
+    /// Below `unknown` only the slots of `live` and those retired since hold blocks; all else there is free. Slots that
+    /// were given out since may be in `live`, too.
     pub(super) fn adopt(&mut self, live: &BTreeSet<Slot>) -> Result<(), Wrong> {
         if self.is_known {
             return Ok(());
@@ -153,8 +153,8 @@ impl Map {
         self.end = self.end.max(end);
     }
 
-    /// Has a place for consecutive items of so many sectors each: as few runs as there are places for; how many more blocks the
-    /// file needs, if it has none. The runs' blocks are busy.
+    /// Finds places for consecutive items of so many sectors each, in as few runs as possible; the error is how many
+    /// more blocks the file needs. The runs' blocks are busy.
     pub(super) fn place(&mut self, sizes: &[u64]) -> Result<Vec<Run>, u64> {
         let (mut runs, mut at): (Vec<Run>, _) = (Vec::new(), 0);
         let mut sectors: u64 = sizes.iter().sum();
@@ -167,7 +167,7 @@ impl Map {
             } else if let Some(blocks) = self.holes.take(rest) {
                 (blocks, sizes.len() - at)
             } else {
-                // What is free at the end of the file is the beginning of what it is grown by.
+                // Free space at the end of the file is used together with the space that it is grown by.
                 let tail = self.free.overlapping(&(self.end.saturating_sub(1)..self.end)).next();
                 runs.iter().for_each(|run| self.put_back(run));
                 return Err(rest - tail.map_or(0, |tail| tail.end - tail.start));
@@ -209,7 +209,7 @@ impl Map {
         Run { slots: slots.collect(), blocks }
     }
 
-    /// Nothing was written to `run`, or nothing that anybody wants.
+    /// Nothing was written to `run`, or nothing that is needed.
     pub(super) fn put_back(&mut self, run: &Run) {
         self.busy.remove(&run.blocks);
         self.free.insert(run.blocks.clone());
@@ -246,7 +246,7 @@ impl Map {
         self.retired.get(&slot.first()) == Some(&slot)
     }
 
-    /// Nothing leads to `slot` any more, but somebody may read it.
+    /// Notes that nothing leads to `slot` any more, but that somebody may read it.
     pub(super) fn retire(&mut self, slot: Slot) -> Result<(), Wrong> {
         let blocks = self.blocks(slot);
         let is_given_out = blocks.end <= self.end
@@ -267,7 +267,7 @@ impl Map {
         Ok(())
     }
 
-    /// Nobody reads the retired `slot` any more.
+    /// Notes that nobody reads the retired `slot` any more.
     pub(super) fn free(&mut self, slot: Slot) -> Result<(), Wrong> {
         if !self.is_retired(slot) {
             return Err((slot, "it was not retired"));
@@ -297,7 +297,7 @@ impl Map {
         self.sectors -= slot.sectors();
     }
 
-    /// One slot less is in `block`; whether there are others.
+    /// Notes that `block` has one slot less; whether there are others.
     fn leave(&mut self, block: u64) -> bool {
         let Some(others) = self.shared.get_mut(&block) else { return false };
         *others -= 1;
@@ -307,7 +307,7 @@ impl Map {
         true
     }
 
-    /// Blocks to give back, so many at most, if more than `spare` are free. They are busy.
+    /// Chooses blocks to give back, at most `most`, if more than `spare` are free. They are busy.
     pub(super) fn take_spare(&mut self, spare: u64, most: u64) -> Option<Range<u64>> {
         let over = self.free.total().saturating_sub(spare);
         let longest = self.free.longest().filter(|_| over > 0)?;
@@ -335,8 +335,8 @@ impl Map {
         }
     }
 
-    /// Compares with the slots that are `live`. Says how many blocks nobody owns: those of items that were written and that
-    /// nothing leads to yet, or any more.
+    /// Compares with the slots that are `live`. Returns how many blocks nobody owns: those of written items that
+    /// nothing leads to yet, or no longer.
     pub(super) fn check(&self, live: &BTreeSet<Slot>) -> Result<u64, Wrong> {
         let mut all = live.clone();
         for slot in self.retired.values().chain(&self.freed_early) {
@@ -364,7 +364,7 @@ impl Map {
         Ok(nobodys)
     }
 
-    /// Blocks of which nothing is known and that no slot of `owned` is in.
+    /// Blocks about which nothing is known and in which no slot of `owned` lies.
     fn unknown_outside(&self, owned: &Extents) -> u64 {
         self.unknown - owned.count_in(&(0..self.unknown))
     }

@@ -1,35 +1,39 @@
-//! Slots: items of a sector to 1 GiB in a file of sectors, written once and elsewhere than what they replace.
+//! Slots: items of a sector to 1 GiB in a file of sectors. Each is written once, and never over the item that it
+//! replaces.
 //!
-//! An item has a [`Slot`], which fits into a word of an index. Who wants it written gives it here, waits, and puts the
-//! slot where it belongs. The items of all who wait are written together, one behind the other, with one `sync` for all
-//! (`gather.rs`). What replaces an item is another item; the old one's slot is first *retired*, when nothing leads to it any
-//! more, and then *freed*, when no snapshot and no reader needs it and what replaced it is as durable as it has to be.
+//! An item has a [`Slot`], which fits into a word of an index. A writer passes its item, waits, and then stores the
+//! slot in its index. Waiting items are written together, one behind the other, with one `sync` for all (`gather.rs`).
+//! A replaced item's slot is first *retired*, when nothing leads to it any more. It is *freed* when no snapshot and no
+//! reader needs it and its replacement is as durable as required.
 //!
-//! What a drive writes whole, a block, can tear whole. So items of one submission share blocks, and a block that holds an item
-//! is not written to again, be it only for the sectors behind it, until all of its items are freed.
+//! A drive writes whole blocks, so whole blocks can tear. So only items of one submission share blocks, and a block
+//! that holds an item is not written to again, not even to its other sectors, until all of its items are freed.
 //!
-//! Nothing is kept about slots but what leads to them. When the file is opened, nothing is known of it; new items lie
-//! behind its end. [`Slots::adopt`] is told of all slots that anything leads to, and the rest is free from then on. An allocator's own
-//! records would have to change with the index in one step, and could disagree with it; this can not, costs a write nothing, and
-//! the walk over the index can go on beside the first reads and writes.
+//! No record is kept of slots except the index entries that lead to them. When the file is opened, nothing is known
+//! about it; new items lie behind its end. [`Slots::adopt`] gets all slots that are in use, and the rest is free from
+//! then on. An allocator's own records would have to change with the index in one step, and could disagree with it;
+//! this can not, costs a write nothing, and the walk over the index can go on beside the first reads and writes.
 //!
-//! **Space.** Let a block have `B` bytes, a sector `S`. Items of `L` bytes in `n` slots hold at most `L + 2n(B - S)` bytes
-//! of blocks, `L + n(B - S)` if each was submitted alone: the first and the last block of each may be held for it
-//! alone. Beside these, free blocks take at most an eighth of what is held and [`LEAST_SPARE_BYTES`], once [`Slots::tidy`] has been called; what is
-//! free beyond that is given back to the file system. Where that has no way to take it, all that was free once
-//! is used again, and the file is at most as long as it had to be when most was held and free ranges fitted worst.
+//! **Space.** Let a block have `B` bytes, a sector `S`. Items of `L` bytes in `n` slots hold at most `L + 2n(B - S)`
+//! bytes of blocks, since the first and the last block of each may be held for it alone; `L + n(B - S)` if each was
+//! submitted alone. Beside these, free blocks take at most an eighth of the held bytes and [`LEAST_SPARE_BYTES`], once
+//! [`Slots::tidy`] has been called; further free space is given back to the file system. If the file system cannot take
+//! it back, free space is used again, and the file is at most as long as the largest amount of held bytes and the worst
+//! fit of free ranges ever required.
 //!
-//! **Finding room** costs the logarithm of how many free ranges there are, whatever the file has: these are kept by place and by
-//! length (`extents.rs`). Blocks of which only some sectors live are in no list: nothing is written to them before they are
-//! free. Whoever wants their space moves what lives in them ([`Slots::held_alone`] says of which items that is worth it).
+//! **Finding room** costs the logarithm of how many free ranges there are, whatever the file's size: they are kept by
+//! place and by length (`extents.rs`). Blocks with some live sectors are in no list: they are not written to before
+//! they are free. To reclaim their space their live items are moved ([`Slots::held_alone`] tells which items are worth
+//! moving).
 //!
-//! Thread safety: everything may be called from any thread. Nothing reads or writes the file under the lock of the map.
+//! Thread safety: everything may be called from any thread. The file is never read or written under the lock of the
+//! map.
 //!
 //! | file | what it owns |
 //! |---|---|
-//! | `map.rs` | which blocks are whose |
+//! | `map.rs` | the owners of blocks |
 //! | `gather.rs` | who waits, and who writes for them |
-//! | `submit.rs`, `syncs.rs` | writing a submission, and having it be durable |
+//! | `submit.rs`, `syncs.rs` | writing a submission, and making it durable |
 //! | `read.rs`, `ahead.rs` | reading, at once, begun, and in order ahead |
 
 mod ahead;
@@ -59,13 +63,13 @@ const LEAST_SECTOR_BYTES: u32 = 512;
 /// Bits of a word that a slot takes.
 pub const SLOT_BITS: u32 = 60;
 
-/// Of these, the bits of how many sectors there are, the lower ones.
+/// The lower ones of these, which count sectors.
 const COUNT_BITS: u32 = 22;
 
 /// Free space that is kept in any case.
 pub const LEAST_SPARE_BYTES: u64 = 4 << 20;
 
-/// Of what is held, the part that is kept free.
+/// The share of the held bytes that is kept free.
 const SPARE_PART: u64 = 8;
 
 /// Bytes that the file is grown by, at least and at most, where there are so many.
@@ -123,7 +127,7 @@ pub struct SlotStats {
     pub item_bytes: u64,
     /// Of these, bytes of those that are retired.
     pub retired_bytes: u64,
-    /// Bytes of blocks that nobody else can have, because of items or because it is not known what lies there.
+    /// Bytes of blocks that are not available, because they hold items or because their contents are not known.
     pub held_bytes: u64,
     /// Bytes of blocks that are free and take space.
     pub free_bytes: u64,
@@ -164,7 +168,7 @@ pub struct SlotStats {
 pub struct Slots {
     file: Arc<dyn BlockFile>,
     sector_bytes: u64,
-    /// What the drive reads and writes: a sector of it, if that is larger.
+    /// The unit of the drive: its sector, if that is larger.
     unit_bytes: u64,
     block_bytes: u64,
     map: Mutex<Map>,
@@ -175,8 +179,8 @@ pub struct Slots {
 }
 
 impl Slots {
-    /// The slots of `file`, in sectors of so many bytes, always the same for one file. On a drive whose sectors are larger it is
-    /// read and written in those, which costs copies.
+    /// The slots of `file`, in sectors of so many bytes, always the same for one file. On a drive whose sectors are
+    /// larger it is read and written in those, which costs copies.
     pub fn open(file: Arc<dyn BlockFile>, sector_bytes: u32) -> Result<Slots> {
         let geometry = file.geometry();
         if !sector_bytes.is_power_of_two() || sector_bytes < LEAST_SECTOR_BYTES {
@@ -202,23 +206,24 @@ impl Slots {
         })
     }
 
-    /// Has all space that the file had when it was opened be free, but for the slots that are `live`. These are all that
-    /// anything leads to or has led to since; those may be missing that were retired in this life. A slot that cannot be is
-    /// `Error::Corruption`; nothing has changed then. Once is enough. One that lies where the file had nothing when it was
-    /// opened, because somebody has cut it, is told as such, unless an item was written to the very same place since.
+    /// Frees all space that the file had when it was opened, except the slots that are `live`. These are all slots that
+    /// anything leads to, or has led to since; slots that were retired in this life may be missing. An impossible slot
+    /// is `Error::Corruption`; nothing has changed then. One call is enough. A slot behind the end that the file had
+    /// when it was opened, because somebody has cut it, is reported as such, unless an item was written to the very
+    /// same place since.
     pub fn adopt(&self, live: impl IntoIterator<Item = Slot>) -> Result<()> {
         let live: BTreeSet<Slot> = live.into_iter().collect();
         self.map.lock().adopt(&live).map_err(|wrong| self.wrong(wrong))
     }
 
-    /// Whether [`adopt`](Self::adopt) has been called. Until then nothing is used again.
+    /// Whether [`adopt`](Self::adopt) has been called. Until then no space is used again.
     pub fn is_adopted(&self) -> bool {
         self.map.lock().is_known()
     }
 
-    /// Writes an item, whole sectors, with those of others who wait. It is there for every reader of its slot then, and if it
-    /// `is_durable`, after a power cut, too. `NoSpace` may be tried again. When another one's durable write fails to be
-    /// synced, that may take along what was written and not made durable before.
+    /// Writes an item, whole sectors, with those of others who wait. On return every reader of its slot finds it, and
+    /// if it `is_durable`, a power cut does not take it. `NoSpace` may be tried again. When the sync of another durable
+    /// write fails, earlier items that were not made durable may be lost.
     pub fn write(&self, item: BlockBuf, is_durable: bool) -> Result<Slot> {
         let slots = self.write_all(vec![item], is_durable)?;
         slots.first().copied().ok_or_else(|| Error::invalid("no item"))
@@ -238,32 +243,33 @@ impl Slots {
         self.gather.write(self, items, is_durable)
     }
 
-    /// Makes durable all items that were written before. Once a sync has failed that some of these needed, whoever it was for,
-    /// they may be lost, and this fails from then on; what is written durably does not suffer from it.
+    /// Makes durable all items that were written before. Once any sync has failed before they were durable, they may be
+    /// lost, and this fails from then on. Durable writes are not affected.
     pub fn sync(&self) -> Result<()> {
         self.syncs.sync(&*self.file)
     }
 
-    /// Nothing leads to `slot` any more, but somebody may still read it. It stays as it is. A slot that cannot be, because
-    /// nothing is there or it was retired before, is `Error::Corruption`.
+    /// Notes that nothing leads to `slot` any more, but that somebody may still read it. Its contents stay. An
+    /// impossible slot, because nothing is there or because it was retired before, is `Error::Corruption`.
     pub fn retire(&self, slot: Slot) -> Result<()> {
         self.map.lock().retire(slot).map_err(|wrong| self.wrong(wrong))
     }
 
-    /// Nobody reads the retired `slot` any more, in this life or, if what replaced it can be lost, in the next.
+    /// Notes that nobody reads the retired `slot` any more, neither in this life nor, if its replacement can be lost,
+    /// in the next.
     pub fn free(&self, slot: Slot) -> Result<()> {
         self.map.lock().free(slot).map_err(|wrong| self.wrong(wrong))
     }
 
-    /// Gives back what is free beyond what is kept. To be called now and then, beside everything else. Says how many bytes
-    /// these were.
+    /// Gives back free space beyond the spare. To be called now and then; may run beside everything else. Returns how
+    /// many bytes these were.
     pub fn tidy(&self) -> Result<u64> {
         let counts = self.map.lock().counts();
         let held = counts.end - counts.free - counts.holes;
         self.give_back((held * self.block_bytes / SPARE_PART).max(LEAST_SPARE_BYTES))
     }
 
-    /// Gives back what is free beyond so many bytes, as [`tidy`](Self::tidy) does.
+    /// Gives back free space beyond so many bytes, as [`tidy`](Self::tidy) does.
     pub fn give_back(&self, spare_bytes: u64) -> Result<u64> {
         let (spare, mut given_back) = (spare_bytes / self.block_bytes, 0);
         loop {
@@ -286,14 +292,15 @@ impl Slots {
         Ahead::new(self.clone(), slots)
     }
 
-    /// Bytes of blocks that would be free if the item at `slot` lay elsewhere: less than its own where it shares its blocks, more
-    /// where it has them alone. Whoever wants the space that sparse blocks take moves those of which this is most.
+    /// Bytes of blocks that would be free if the item at `slot` lay elsewhere: less than its own where it shares its
+    /// blocks, more where it has them alone. To reclaim the space of sparse blocks the items with the largest result
+    /// are moved.
     pub fn held_alone(&self, slot: Slot) -> u64 {
         self.map.lock().held_alone(slot) * self.block_bytes
     }
 
-    /// Whether each slot has one owner: those that are `live` are all that something leads to. Says how many bytes of blocks
-    /// nobody owns: while others write, those of items that nothing leads to yet; else it is zero.
+    /// Checks that each slot has one owner; `live` has all slots that something leads to. Returns how many bytes of
+    /// blocks nobody owns: zero, unless others are writing items that nothing leads to yet.
     pub fn check(&self, live: impl IntoIterator<Item = Slot>) -> Result<u64> {
         let mut all = BTreeSet::new();
         for slot in live {

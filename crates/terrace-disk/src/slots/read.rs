@@ -7,7 +7,7 @@ use terrace_base::Result;
 use super::{Slot, Slots};
 use crate::block::{BlockBuf, BlockReads};
 
-/// Reads of items that were begun. Whoever drops them waits for their end.
+/// Reads of items that were begun. Dropping them waits for their end.
 #[derive(Debug)]
 pub struct SlotReads {
     slots: Arc<Slots>,
@@ -24,7 +24,7 @@ impl SlotReads {
 }
 
 impl Slots {
-    /// Reads the item at `slot`: exactly its sectors, where the drive has such.
+    /// Reads the item at `slot`: exactly its sectors, if the drive has such sectors.
     pub fn read(&self, slot: Slot) -> Result<BlockBuf> {
         self.require(&[slot])?;
         let (offset, mut read) = self.memory(slot);
@@ -50,7 +50,7 @@ impl Slots {
         Ok(SlotReads { slots: self.clone(), wanted: slots.to_vec(), reads })
     }
 
-    /// Refuses what lies behind the end of the file, before memory is taken for what may be no slot.
+    /// Refuses a place behind the end of the file before memory is allocated: it may not be a slot.
     fn require(&self, slots: &[Slot]) -> Result<()> {
         let end = self.file.len() / self.sector_bytes;
         match slots.iter().find(|slot| slot.end() > end) {
@@ -66,7 +66,7 @@ impl Slots {
         (start, BlockBuf::zeroed((end - start) as usize))
     }
 
-    /// The item at `slot` out of what was read for it.
+    /// The item at `slot`, from the sectors that were read for it.
     fn part(&self, slot: Slot, read: BlockBuf) -> BlockBuf {
         let bytes = (slot.sectors() * self.sector_bytes) as usize;
         if read.len() == bytes {

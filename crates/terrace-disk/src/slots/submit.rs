@@ -6,14 +6,14 @@ use super::map::Run;
 use super::{COUNT_BITS, LEAST_GROWTH_BYTES, MOST_GROWTH_BYTES, SLOT_BITS, SPARE_PART, Slot, Slots};
 use crate::block::{BlockBuf, BlockWrite};
 
-/// The file's length is a multiple of this where there is room, so that a drive with larger sectors has all of it.
+/// The file's length is a multiple of this if there is room, so that a drive with larger sectors can use all of it.
 const LENGTH_UNIT_BYTES: u64 = 64 << 10;
 
 impl Slots {
-    /// Writes items of several who wait, at once; tells the slots in order.
+    /// Writes the items of several writers at once; returns the slots in order.
     pub(super) fn submit(&self, items: &[&BlockBuf], is_durable: bool) -> Result<Vec<Slot>> {
         let outcome = match self.try_submit(items, is_durable) {
-            // What is free is of no use where it does not fit; the file system can use it elsewhere.
+            // Free ranges do not fit here, but the file system can use their space elsewhere.
             Err(e) if e.is_out_of_space() => match self.give_back(0) {
                 Ok(1..) => self.try_submit(items, is_durable),
                 _ => Err(e),
@@ -78,7 +78,7 @@ impl Slots {
         joined
     }
 
-    /// Has places for `items`, in a file that is grown for them if it has to be.
+    /// Finds places for `items`; grows the file if necessary.
     fn place(&self, items: &[&BlockBuf]) -> Result<Vec<Run>> {
         let sizes: Vec<u64> = items.iter().map(|item| item.len() as u64 / self.sector_bytes).collect();
         loop {
@@ -112,7 +112,8 @@ impl Slots {
         Ok(())
     }
 
-    /// Has the file be so many blocks long: one that was made on a drive with smaller blocks may end within its last.
+    /// Makes the file so many blocks long. A file that was made on a drive with smaller blocks may end within its last
+    /// block.
     pub(super) fn reach(&self, end: u64) -> Result<()> {
         let bytes = end * self.block_bytes;
         if self.file.len() < bytes { self.file.grow(bytes) } else { Ok(()) }

@@ -1,12 +1,13 @@
-//! Which syncs cover what.
+//! Tracks which writes a sync covers.
 //!
-//! A sync that fails may take along what anybody has written since the last that succeeded, and one that succeeds after it says
-//! nothing of that (`block/mod.rs`, 4). So:
+//! A sync that fails may lose all writes since the last successful one, and a later success proves nothing about them
+//! (`block/mod.rs`, 4). So:
 //!
-//! 1. Whoever relies on a sync has noted how many had failed before it wrote, and is refused if another has failed since.
-//! 2. What was written and not at once made durable is lost with the first sync that fails while some of it is unsynced: from
-//!    then on nobody is told that it is durable. It is there or not there, as after a power cut.
-//! 3. There is one sync at a time. Who finds that one has succeeded that was begun after its own write was done needs none.
+//! 1. A writer notes how many syncs had failed before its write, and is refused if another one has failed since.
+//! 2. Writes that are not made durable at once count as lost after the first sync that fails while some of them are
+//!    unsynced: from then on nobody is told that they are durable. They may be there or not, as after a power cut.
+//! 3. There is one sync at a time. A writer needs none of its own if a sync that was begun after the end of its write
+//!    has succeeded.
 
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
@@ -27,11 +28,11 @@ struct State {
     failed: u64,
     /// Those for which the device was asked.
     asked: u64,
-    /// Writes that are not at once made durable: begun, at their end, and of those the number that is durable.
+    /// Writes that are not made durable at once: how many were begun, have ended, and are durable.
     plain_begun: u64,
     plain_ended: u64,
     plain_synced: u64,
-    /// Why what they wrote may be lost.
+    /// The reason why these writes may be lost.
     lost: Option<Error>,
 }
 
@@ -43,14 +44,14 @@ pub(super) struct Begun {
 }
 
 impl Syncs {
-    /// A write begins, that is to be made durable if it `is_durable`.
+    /// Begins a write, which is to be made durable if it `is_durable`.
     pub(super) fn begin(&self, is_durable: bool) -> Begun {
         let mut state = self.state.lock();
         state.plain_begun += u64::from(!is_durable);
         Begun { failed: state.failed, is_durable }
     }
 
-    /// It was `written`, or failed; makes it durable if that was asked for.
+    /// Ends a write that was `written` or failed; makes it durable if that was asked for.
     pub(super) fn end(&self, file: &dyn BlockFile, write: &Begun, written: Result<()>) -> Result<()> {
         let begun = {
             let mut state = self.state.lock();
@@ -75,7 +76,7 @@ impl Syncs {
         self.sync_alone(file)
     }
 
-    /// Makes durable all that was written before.
+    /// Makes all earlier writes durable.
     pub(super) fn sync(&self, file: &dyn BlockFile) -> Result<()> {
         let _alone = self.running.lock();
         if let Some(lost) = &self.state.lock().lost {
@@ -128,7 +129,7 @@ mod tests {
         syncs.end(&*file, &one, Ok(())).unwrap();
         syncs.end(&*file, &two, Ok(())).unwrap();
         assert_eq!(syncs.asked(), 2, "the first began before the second was written");
-        // Written while a sync goes on, which is not for it, and before the next begins, which is.
+        // It is written during a sync, which does not cover it, and before the next one, which does.
         let three = syncs.begin(true);
         let before = syncs.state.lock().begun;
         syncs.sync(&*file).unwrap();
@@ -147,11 +148,11 @@ mod tests {
         syncs.end(&*file, &one, Ok(())).unwrap_err();
         let refused = syncs.end(&*file, &two, Ok(())).unwrap_err();
         assert!(refused.to_string().contains("meanwhile"), "{refused}");
-        // Nothing was unsynced; who writes from now on is safe.
+        // No write was unsynced; later writes are safe.
         syncs.sync(&*file).unwrap();
         let three = syncs.begin(true);
         syncs.end(&*file, &three, Ok(())).unwrap();
-        // What is to be synced later is lost with a sync of others, and stays so.
+        // A write that is to be synced later is lost with another's failed sync, and stays lost.
         let plain = syncs.begin(false);
         syncs.end(&*file, &plain, Ok(())).unwrap();
         fail();

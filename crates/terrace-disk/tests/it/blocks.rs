@@ -94,7 +94,7 @@ fn what_is_written_is_read() {
         drop(file);
         let again = fs.open_blocks(&path, false).unwrap();
         assert!(again.len() == len && read(&*again, 0, model.len()) == model);
-        // What is settled is written durably at once; what was given back is not.
+        // A write to allocated blocks is durable at once; one to given-back blocks is not.
         for offset in [block, 5 * block] {
             again.write_many(&[BlockWrite { offset, parts: vec![&filled(9, 3 * sector)] }]).unwrap();
             again.sync().unwrap();
@@ -306,7 +306,8 @@ fn a_write_that_fails_leaves_each_sector_old_or_new() {
     assert!(failures > 50 && done_of_others > 20, "{failures} {done_of_others}");
 }
 
-/// A failed sync may lose what was written since the last, even for readers; what is written and synced then is durable.
+/// A failed sync may lose what was written since the last, even for readers; what is written and synced then is
+/// durable.
 #[test]
 fn after_a_failed_sync_the_file_goes_on() {
     let (mut lost, mut full) = (0, 0);

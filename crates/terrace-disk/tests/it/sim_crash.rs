@@ -285,8 +285,8 @@ fn locks_stay_with_their_process() {
     drop(lock);
 }
 
-/// How long a file with room is, is durable with a sync; before it a power cut leaves any length that it had. A kill leaves
-/// it as it is, also within an append.
+/// How long a file with room is, is durable with a sync; before it a power cut leaves any length that it had. A kill
+/// leaves it as it is, also within an append.
 #[test]
 fn room_may_survive_or_not() {
     let fs = SimFs::new();

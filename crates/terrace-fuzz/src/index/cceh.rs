@@ -50,7 +50,7 @@ fn sound(variant: usize) -> &'static [u8] {
     })
 }
 
-/// A table answers or says what is wrong with it, whatever is asked.
+/// A table answers every question, or reports what is wrong with it.
 pub fn cceh(data: &[u8]) {
     let variant = variant(data, 4);
     let Some(pool) = typed(open_pool(&patched(sound(variant), data))) else { return };

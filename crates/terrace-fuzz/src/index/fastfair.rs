@@ -28,7 +28,7 @@ fn sound() -> &'static [u8] {
     })
 }
 
-/// A tree answers or says what is wrong with it, whatever is asked.
+/// A tree answers every question, or reports what is wrong with it.
 pub fn fastfair(data: &[u8]) {
     let Some(pool) = typed(open_pool(&patched(sound(), data))) else { return };
     let Some(tree) = typed(Tree::open(&pool, ROOT)) else { return };

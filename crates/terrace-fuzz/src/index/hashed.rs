@@ -1,15 +1,15 @@
-//! What is asked of every hash index.
+//! The questions that are put to every hash index.
 
 use std::collections::BTreeSet;
 
 use terrace_base::{ErrorKind, Result};
-use terrace_index::{ByteMap, HashCursor, HashIndex, ScanBatch};
+use terrace_index::{ByteMap, HashIndex, ScanBatch, ScanPosition};
 use terrace_pmem::Pool;
 
 use super::ordered::Errors;
 
-/// The result, if it is not an error that may come. Damage may have made a word's record one of a longer value,
-/// which is sound and no word.
+/// The result, unless it is an error that damage explains. Damage may have turned a word's record into that of a longer
+/// value: it is sound, but not a word.
 #[track_caller]
 fn answered<T>(errors: Errors, result: Result<T>) -> Option<T> {
     match result {
@@ -18,7 +18,7 @@ fn answered<T>(errors: Errors, result: Result<T>) -> Option<T> {
     }
 }
 
-/// Asks an index everything, changes it, and closes it. Of `key` the first 75 were there.
+/// Asks an index everything, changes it, and closes it. The first 75 keys of `key` were there.
 pub(super) fn use_it(
     pool: &Pool,
     index: &dyn HashIndex,
@@ -51,7 +51,7 @@ pub(super) fn use_it(
         }
     }
     for i in 60..90 {
-        // A full pool is the other thing that may be wrong.
+        // A full pool is the only other allowed error.
         let _ = index.insert(&key(i), 1000 + i);
         let _ = index.remove(&key(i / 2));
         let _ = index.compare_exchange(&key(i), Some(1000 + i), Some(i));
@@ -69,7 +69,7 @@ fn scan(pool: &Pool, index: &dyn HashIndex, errors: Errors) -> Option<Vec<(Vec<u
     let most = pool.size() as usize / 16;
     let mut all = Vec::new();
     let mut batch = ScanBatch::new();
-    let mut cursor = HashCursor::START;
+    let mut cursor = ScanPosition::START;
     while !cursor.is_end() {
         batch.clear();
         let before = cursor;

@@ -1,7 +1,7 @@
 //! The persistent structures: the memtable's list and the indexes.
 //!
-//! An index that is opened answers or says what is wrong with it, whatever is asked; and if it finds nothing wrong with
-//! itself, its answers agree with each other.
+//! An opened index answers every question, or reports what is wrong with it; and if its check finds nothing wrong, its
+//! answers agree with each other.
 
 mod cceh;
 mod fastfair;

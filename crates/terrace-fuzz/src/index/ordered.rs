@@ -1,4 +1,4 @@
-//! What is asked of every ordered index.
+//! The questions that are put to every ordered index.
 
 use std::ops::Bound;
 
@@ -9,12 +9,12 @@ use terrace_pmem::Pool;
 use super::typed_or_full;
 use crate::memory::typed;
 
-/// What may go wrong with a question.
+/// The errors that a question may meet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Errors {
-    /// What is read is damaged.
+    /// The bytes read are damaged.
     OfReading,
-    /// That, or there is no room: an index that has something left to bring to its place may do it when it is asked.
+    /// They are damaged, or there is no room: an index with unfinished work may do it when it is asked.
     OfRoomToo,
 }
 
@@ -28,7 +28,7 @@ impl Errors {
     }
 }
 
-/// Asks an index everything, changes it, and closes it. Of `key` the first 75 were there.
+/// Asks an index everything, changes it, and closes it. The first 75 keys of `key` were there.
 pub(super) fn use_it(pool: &Pool, index: &dyn OrderedIndex, key: &dyn Fn(u64) -> Vec<u8>, errors: Errors) {
     let healthy = errors.admit(index.check()).is_some_and(|findings| findings.is_empty());
     let (up, down) = (scan(pool, index, false, errors), scan(pool, index, true, errors));
@@ -48,7 +48,7 @@ pub(super) fn use_it(pool: &Pool, index: &dyn OrderedIndex, key: &dyn Fn(u64) ->
         }
     }
     for i in 60..90 {
-        // A full pool is the other thing that may be wrong.
+        // A full pool is the only other allowed error.
         let _ = index.insert(&key(i), 1000 + i);
         let _ = index.remove(&key(i / 2));
         let _ = index.compare_exchange(&key(i), Some(1000 + i), Some(i));

@@ -48,8 +48,8 @@ fn sound() -> &'static [u8] {
     IMAGE.get_or_init(sound_list)
 }
 
-/// A list that is opened gives errors about what was read or nothing; one that is proved is walked both ways alike, and found
-/// in.
+/// An opened list answers, or fails with an error about the bytes it read. A verified list gives the same entries
+/// forward and backward, and lookups find them.
 pub fn pmlist(data: &[u8]) {
     let Some(pool) = typed(open_pool(&patched(sound(), data))) else { return };
     let lists = Lists::new(&pool, ROOM);

@@ -36,7 +36,7 @@ fn sound_list() -> &'static [u8] {
     })
 }
 
-/// A list that is attached is walked both ways alike, found in, and written to.
+/// An attached list gives the same entries forward and backward, lookups find them, and it takes writes.
 pub fn skiplist(data: &[u8]) {
     let Some(pool) = typed(open_pool(&patched(sound_list(), data))) else { return };
     let Some(Some(head)) = typed(pool.root(ROOT)) else { return };

@@ -1,4 +1,4 @@
-//! Write buffers over the other indexes: what they hold is in a log alone.
+//! Write buffers over the other indexes: their contents are in a log alone.
 
 use std::sync::OnceLock;
 
@@ -56,7 +56,7 @@ fn sound(over: Over, closed: bool) -> &'static [u8] {
     })
 }
 
-/// An index with write buffers answers or says what is wrong with it, whatever is asked.
+/// An index with write buffers answers every question, or reports what is wrong with it.
 pub fn spot_on(data: &[u8]) {
     let variant = variant(data, 12);
     let over = [Over::Tree, Over::Table, Over::List][variant % 3];

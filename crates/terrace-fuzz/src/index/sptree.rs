@@ -11,7 +11,7 @@ use super::{ROOT, mixed_key, variant};
 use crate::memory::{image, new_pool, open_pool};
 use crate::patched;
 
-/// Small leaves, so that there are many, and logs that are soon turned. Background work waits until it is asked for.
+/// Small leaves, so that there are many, and logs that are soon rotated. Background work waits until it is asked for.
 fn options(buffered: bool) -> (SpOptions, Arc<Inline>) {
     let jobs = Arc::new(Inline::default());
     let options = SpOptions {
@@ -39,7 +39,7 @@ fn fill(pool: &Pool, buffered: bool) -> SpTree {
     tree
 }
 
-/// What an image is of.
+/// The state of a tree in an image.
 #[derive(Clone, Copy)]
 enum Image {
     Plain,
@@ -71,7 +71,7 @@ const VARIANTS: [(Image, bool); 5] = [
     (Image::Plain, true),
 ];
 
-/// A tree answers or says what is wrong with it, whatever is asked, before its background work is done and after.
+/// A tree answers every question, or reports what is wrong with it, before its background work is done and after.
 pub fn sptree(data: &[u8]) {
     let variant = variant(data, 2 * VARIANTS.len());
     let (of, buffered) = VARIANTS[variant / 2];

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use terrace_index::{ByteMap, HashCursor, PointIndex, TurboHash, TurboOptions};
+use terrace_index::{ByteMap, PointIndex, ScanPosition, TurboHash, TurboOptions};
 use terrace_pmem::Pool;
 
 use super::ordered::Errors;
@@ -59,7 +59,7 @@ fn sound(variant: usize) -> &'static [u8] {
     })
 }
 
-/// A table answers or says what is wrong with it, whatever is asked.
+/// A table answers every question, or reports what is wrong with it.
 pub fn turbohash(data: &[u8]) {
     let variant = variant(data, 4);
     let Some(pool) = typed(open_pool(&patched(sound(variant), data))) else { return };
@@ -70,10 +70,10 @@ pub fn turbohash(data: &[u8]) {
     hashed::use_it(&pool, &table, Some(&table), &keys_of(variant), Errors::OfReading);
 }
 
-/// Whatever the lengths of its values are, a table can be scanned.
+/// A table can be scanned with values of any length.
 fn scan_pairs(pool: &Pool, table: &TurboHash) {
     let healthy = typed(table.check()).is_some_and(|findings| findings.is_empty());
-    let (mut all, mut cursor) = (Vec::new(), HashCursor::START);
+    let (mut all, mut cursor) = (Vec::new(), ScanPosition::START);
     while !cursor.is_end() {
         let scanned = typed(table.scan_pairs(&mut cursor, 7, &mut |key, value| {
             all.push((key.to_vec(), value.to_vec()));

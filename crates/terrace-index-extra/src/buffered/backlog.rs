@@ -1,4 +1,4 @@
-//! Which partitions hold up which generation of the log.
+//! The partitions that each generation of the log waits for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,14 +9,14 @@ use super::partition::Partition;
 
 /// Partitions with entries that the log has to keep.
 ///
-/// 1. A partition whose oldest entry is of the current generation is `dirty`; one whose oldest entry is of the
-///    previous one is `stale`, or somebody has taken it on to merge it and is counted in `left`.
-/// 2. What is stale is so from before the log has turned for anyone else on: [`turn`](Self::turn) is called while the
-///    log stands still.
+/// 1. A partition whose oldest entry is of the current generation is `dirty`; one whose oldest entry is of the previous
+///    one is `stale`, or a thread has taken it to merge it and is counted in `left`.
+/// 2. Partitions are stale before other threads see the rotated log: [`rotate`](Self::rotate) is called while the log
+///    stands still.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     state: Mutex<State>,
-    /// A copy of `State::left`, for those who look without the lock.
+    /// A copy of `State::left`, for reads without the lock.
     left: AtomicUsize,
 }
 
@@ -36,8 +36,9 @@ impl Backlog {
         self.state.lock().dirty.push((generation, partition));
     }
 
-    /// Makes `old`, which nobody appends to any more, the generation to be merged; whether it waits for anyone.
-    pub fn turn(&self, old: u64) -> bool {
+    /// Makes `old`, which is not appended to any more, the generation to be merged; returns whether it waits for any
+    /// partition.
+    pub fn rotate(&self, old: u64) -> bool {
         let mut state = self.state.lock();
         let (stale, dirty): (Vec<_>, Vec<_>) =
             state.dirty.drain(..).partition(|(generation, _)| *generation <= old);
@@ -78,7 +79,7 @@ impl Backlog {
     /// Forgets partitions without entries, if none has any. The log stands still meanwhile.
     pub fn clear_if_clean(&self) -> bool {
         let mut state = self.state.lock();
-        // Whoever writes now has its partition locked, or has noted it with what it has written.
+        // A writer has its partition locked now, or has noted it together with its entry.
         let clean = |p: &Partition| p.body.try_read().is_some_and(|body| body.oldest.is_none());
         let all_clean = state.left == 0 && state.dirty.iter().all(|(_, partition)| clean(partition));
         if all_clean {

@@ -19,7 +19,7 @@ pub enum Merge {
     OutOfPlace,
 }
 
-/// Where nodes begin, told by a merge: the head of a place, and the key if the place is a key's.
+/// The beginning of a node, reported by a merge: the head of a place, and the key if it is the place of a key.
 pub type Edge<'a> = dyn FnMut(u64, &[u8]) + 'a;
 
 /// A persistent structure of nodes, each of which has the keys of one range of *places*. A key's place is its head,
@@ -37,15 +37,15 @@ pub trait Base: PointIndex + Sized + 'static {
     /// The head of a key's place.
     fn head(&self, key: &[u8]) -> u64;
 
-    /// Makes all `changes`, which ascend by place, durably, and tells `edge` where the nodes changed begin and end.
-    /// Nobody else changes these keys meanwhile. After an error any of them may have been made.
+    /// Makes all `changes`, which ascend by place, durably, and reports the bounds of the changed nodes to `edge`. No
+    /// other thread changes these keys meanwhile. After an error any of them may have been made.
     fn merge(&self, changes: &[Change<'_>], how: Merge, edge: &mut Edge<'_>) -> Result<()>;
 
     /// Keeps a copy of the inner part in DRAM, or none.
     fn cache_inner(&self, cached: bool);
 }
 
-/// The first eight bytes of a key as a number: no key that comes before another has the greater one.
+/// The first eight bytes of a key as a number: a lesser key never has the greater number.
 pub(super) fn head_of(key: &[u8]) -> u64 {
     let mut head = [0; 8];
     let len = key.len().min(8);
@@ -84,7 +84,7 @@ impl<const N: usize> Base for FastFair<N> {
     }
 }
 
-/// Of so many keys one begins a range with a buffer of its own, as if only nodes of some height had one.
+/// One in so many keys begins a range with a buffer of its own, as if only nodes of some height had one.
 const SKIP_SHARE: u64 = 32;
 
 impl Base for SkipIndex {
@@ -117,12 +117,13 @@ impl Base for SkipIndex {
         Ok(())
     }
 
-    /// What leads to a node lies in DRAM anyway.
+    /// The inner part is in DRAM anyway.
     fn cache_inner(&self, _: bool) {}
 }
 
 impl<const BUCKETS: usize, const PROBE: usize> Base for Cceh<BUCKETS, PROBE> {
-    /// Three quarters of a segment, which merges out of place fill to four fifths: each puts two in the place of one.
+    /// Three quarters of a segment. Merges out of place fill segments to four fifths, and each replaces one segment by
+    /// two.
     const CAPACITY: usize = BUCKETS * 3;
 
     fn create(pool: &Pool, root_name: &str, seed: Option<u64>) -> Result<Self> {

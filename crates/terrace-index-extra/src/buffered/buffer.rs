@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use terrace_index::Change;
 
-/// A place in an index's order: where the key's first bytes, or its hash, put it, and then the key itself.
+/// A place in an index's order: the key's first bytes, or its hash, and then the key itself.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     pub head: u64,
@@ -17,7 +17,7 @@ impl Place {
     }
 }
 
-/// A place that need not own its key, so that looking one up allocates nothing.
+/// A place that may borrow its key, so that a lookup allocates nothing.
 pub(super) trait AsPlace {
     fn parts(&self) -> (u64, &[u8]);
 }
@@ -141,8 +141,8 @@ impl Buffer {
         self.entries.get(at)
     }
 
-    /// Notes a change at the place that [`search`](Self::search) told; `below` says whether the structure below has
-    /// the key, if there is no entry yet. By how much the number of keys differs from before.
+    /// Notes a change at the place that [`search`](Self::search) returned; `below` tells whether the structure below
+    /// has the key, if there is no entry yet. Returns the change of the number of keys.
     pub fn put(
         &mut self,
         place: Result<usize, usize>,
@@ -165,7 +165,7 @@ impl Buffer {
         }
     }
 
-    /// Asks of each key anew whether the structure below has it.
+    /// Looks up again whether the structure below has each key.
     pub fn look_below(&mut self, has: impl Fn(&[u8]) -> bool) {
         self.below.iter_mut().zip(&self.entries).for_each(|(below, entry)| *below = has(entry.key()));
     }

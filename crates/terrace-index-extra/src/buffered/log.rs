@@ -9,8 +9,8 @@
 //! 1. An entry is durable when `append` returns; the caller makes it visible after that.
 //! 2. Threads append to lanes of their own. Two entries of one key are ordered by their sequence numbers, which
 //!    the caller draws under that key's lock.
-//! 3. Generations go in order, whole, by one publish. So as long as an entry is there, every later one of its key
-//!    is: replaying what is there, in order of sequence numbers, never brings an older word back.
+//! 3. Generations go in order, whole, by one publish. So as long as an entry is there, every later one of its key is:
+//!    replaying entries in order of sequence numbers never restores an older word.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ use terrace_pmem::{Marks, POff, Pool};
 
 /// `TSPOT`, version, zeros.
 const MAGIC: u64 = u64::from_le_bytes(*b"TSPOT\x03\0\0");
-/// What the version takes of it.
+/// The bits of the version in it.
 const VERSION_SHIFT: u32 = 40;
 /// Bytes of the header: magic, current, previous, reserved.
 const HEADER_BYTES: u64 = 32;
@@ -41,7 +41,7 @@ const ENTRY_HEAD_BYTES: usize = 16;
 const TYPICAL_BYTES: u64 = 48;
 
 struct Generations {
-    /// Of the current one, from 1.
+    /// The number of the current one, from 1.
     number: u64,
     current: LogSet,
     previous: Option<LogSet>,
@@ -93,7 +93,7 @@ impl WriteLog {
         Ok(Self::over(pool, slot.offset, (lanes, limit), current, None))
     }
 
-    /// The log at `header`, with what it holds; `reset` empties it when that has been merged.
+    /// The log at `header`, with its entries; `reset` empties it when they have been merged.
     pub fn open(pool: &Pool, header: u64, lanes: usize, limit: u64) -> Result<(Self, Replayed)> {
         check_magic(pool, header, pool.atomic_checked(POff::new(header))?.load(Ordering::Acquire))?;
         let words = words(pool, header);
@@ -107,7 +107,7 @@ impl WriteLog {
             .ok_or_else(|| pool.corruption(header + CURRENT_AT, "the place of a set of logs", "none"))?;
         let previous = sets.pop();
         if previous.is_none() {
-            // A turn may have been begun, behind which nothing was appended.
+            // A rotation may have been begun, behind which nothing was appended.
             words.cut();
         }
         let last = last_changes(pool, previous.iter().chain([&current]))?;
@@ -142,7 +142,7 @@ impl WriteLog {
         }
     }
 
-    /// Where the log is found again.
+    /// The offset under which the log is opened again.
     pub fn header(&self) -> u64 {
         self.header
     }
@@ -153,7 +153,7 @@ impl WriteLog {
         self.pool.corruption(self.header, expected, found)
     }
 
-    /// Appends a change, durably, and tells `note` the number of the generation while that is the current one. The
+    /// Appends a change, durably, and calls `note` with the number of the generation while that is the current one. The
     /// caller holds the key's lock.
     pub fn append(&self, key: &[u8], word: Option<u64>, note: impl FnOnce(u64)) -> Result<()> {
         let mut entry = [0u8; 64];
@@ -174,14 +174,14 @@ impl WriteLog {
         Ok(())
     }
 
-    /// Whether it is time to [`turn`](Self::turn).
+    /// Whether it is time to [`rotate`](Self::rotate).
     #[inline]
     pub fn is_due(&self) -> bool {
         self.bytes.load(Ordering::Relaxed) >= self.limit.load(Ordering::Relaxed)
     }
 
-    /// Whether what holds up the previous generation should be merged now, to be gone when it is time. Most buffers
-    /// will have been merged until then because they were full.
+    /// Whether the partitions that the previous generation waits for should be merged now, so that it is gone in time.
+    /// Most buffers have been merged by then because they were full.
     #[inline]
     pub fn is_soon_due(&self) -> bool {
         self.bytes.load(Ordering::Relaxed) >= self.limit.load(Ordering::Relaxed) / 4 * 3
@@ -194,14 +194,14 @@ impl WriteLog {
     }
 
     /// Begins a new generation if it is time and the previous one is gone; the number of the one that has become the
-    /// previous one. `hand_over` is told it while nobody appends.
-    pub fn turn(&self, hand_over: impl FnOnce(u64)) -> Result<Option<u64>> {
+    /// previous one. `hand_over` is called with it while nothing is appended.
+    pub fn rotate(&self, hand_over: impl FnOnce(u64)) -> Result<Option<u64>> {
         let mut state = self.state.write();
         if !self.is_due() || state.previous.is_some() {
             return Ok(None);
         }
         let next = self.next(&state)?;
-        self.words.turn(&state.current, &next);
+        self.words.rotate(&state.current, &next);
         state.previous = Some(self.go_on(&mut state, next));
         hand_over(state.number - 1);
         Ok(Some(state.number - 1))
@@ -240,8 +240,8 @@ impl WriteLog {
         old.free()
     }
 
-    /// Lets everything go, if all of it has been merged, durably: `merged` says so, while nobody appends. In a pool
-    /// without room for another generation the current one stays: replaying it once more changes nothing.
+    /// Lets everything go, if all of it has been merged, durably: `merged` decides that, while nothing is appended. In
+    /// a pool without room for another generation the current one stays: replaying it once more changes nothing.
     pub fn reset(&self, merged: impl FnOnce() -> bool) -> Result<()> {
         let mut state = self.state.write();
         if !merged() {
@@ -261,14 +261,14 @@ impl WriteLog {
         }
     }
 
-    /// Gives everything back. Nobody has been told of the header.
+    /// Gives everything back. The header was never published.
     pub fn free(self) -> Result<()> {
         let Generations { current, previous, .. } = self.state.into_inner();
         self.pool.free(self.header, kinds::SPOT_ON)?;
         previous.into_iter().chain([current]).try_for_each(LogSet::free)
     }
 
-    /// Marks what the log owns.
+    /// Marks the log's memory.
     pub fn mark(&self, marks: &mut Marks) -> Result<()> {
         let places: Vec<LogPlaces> = self.state.read().all().map(LogSet::places).collect::<Result<_>>()?;
         marks.slot(self.header)?;
@@ -282,7 +282,7 @@ impl WriteLog {
         Ok(last.into_iter().map(|(key, (_, word))| (key, word)).collect())
     }
 
-    /// What is wrong with the logs.
+    /// Problems of the logs.
     pub fn check(&self) -> Vec<String> {
         self.state.read().all().flat_map(LogSet::check).collect()
     }
@@ -351,7 +351,7 @@ fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..at + 8)?.first_chunk()?))
 }
 
-/// A number of this thread's own.
+/// A number that is unique to this thread.
 fn lane() -> usize {
     use std::cell::Cell;
     use std::sync::atomic::AtomicUsize;
@@ -397,7 +397,7 @@ mod tests {
         let log = log();
         fill(&log);
         let mut alone = false;
-        assert_eq!(log.turn(|_| alone = log.state.try_read().is_none()).unwrap(), Some(1));
+        assert_eq!(log.rotate(|_| alone = log.state.try_read().is_none()).unwrap(), Some(1));
         assert!(alone);
     }
 
@@ -405,10 +405,10 @@ mod tests {
     fn a_late_cut_leaves_a_later_generation_alone() {
         let log = log();
         fill(&log);
-        let old = log.turn(|_| ()).unwrap().unwrap();
+        let old = log.rotate(|_| ()).unwrap().unwrap();
         log.reset(|| true).unwrap();
         fill(&log);
-        let newer = log.turn(|_| ()).unwrap().unwrap();
+        let newer = log.rotate(|_| ()).unwrap().unwrap();
         log.cut(old).unwrap();
         assert_eq!(log.last_words().unwrap().len(), 1, "{newer} waits for nobody and is still there");
         log.cut(newer).unwrap();

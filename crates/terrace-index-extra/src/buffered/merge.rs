@@ -89,12 +89,13 @@ impl<B: Base> BufferedIndex<B> {
             return Ok(());
         }
         self.partitions.cut(body, edges)?;
-        // A generation that all buffers fit into: most are merged because they are full, few because it is old.
+        // A generation that all buffers fit into: then most are merged because they are full, and few because it is
+        // old.
         self.log.make_room_for(self.partitions.count() * self.capacity);
         Ok(())
     }
 
-    /// Merges a buffer into the base; where nodes begin within the partition.
+    /// Merges a buffer into the base; returns where nodes begin within the partition.
     fn merge_buffer(&self, partition: &Partition, body: &Body) -> Result<Vec<Place>> {
         let changes: Vec<Change<'_>> = body.buffer.changes().collect();
         let mut edges = Vec::new();
@@ -107,28 +108,28 @@ impl<B: Base> BufferedIndex<B> {
         Ok(edges)
     }
 
-    /// Finds out anew which keys of a buffer the base has: a merge that has failed may have put any of them there. A
-    /// key that cannot be looked up is taken for one.
+    /// Looks up again which keys of a buffer the base has: a failed merge may have put any of them there. A key that
+    /// cannot be looked up counts as present.
     fn look_below(&self, body: &mut Body) {
         let before = body.buffer.surplus();
         body.buffer.look_below(|key| self.base.get(key).map_or(true, |word| word.is_some()));
         self.surplus.fetch_add(body.buffer.surplus() - before, Ordering::Relaxed);
     }
 
-    /// Turns the log to a new generation if it is time, and shortly before merges buffers that hold up the old one, a
-    /// few at a time. What fails here is tried again by the next write: this one's change is durable already.
+    /// Rotates the log to a new generation if it is time, and shortly before merges buffers that hold up the old one, a
+    /// few at a time. The next write repeats failed attempts: this one's change is durable already.
     fn look_after_log(&self) {
         if self.log.is_due() && self.backlog.left() == 0 {
-            let _ = self.turn_log();
+            let _ = self.rotate_log();
         }
         if self.backlog.left() > 0 && self.log.is_soon_due() {
             let _ = self.help_stale(HELPED);
         }
     }
 
-    fn turn_log(&self) -> Result<()> {
+    fn rotate_log(&self) -> Result<()> {
         let mut waits = false;
-        match self.log.turn(|old| waits = self.backlog.turn(old))? {
+        match self.log.rotate(|old| waits = self.backlog.rotate(old))? {
             Some(old) if !waits => self.log.cut(old),
             _ => Ok(()),
         }
@@ -166,8 +167,8 @@ impl<B: Base> BufferedIndex<B> {
         self.log.reset(|| self.backlog.clear_if_clean())
     }
 
-    /// Merges what the log held when it was opened, and empties it. In a full pool that stays in the log and, by one
-    /// partition, in its buffer.
+    /// Merges the log's entries of the opening, and empties it. In a full pool they stay in the log and in the buffer
+    /// of one partition.
     pub(super) fn replay(&self, replayed: &Replayed) -> Result<()> {
         let change = |(key, word): (&'_ Vec<u8>, &Option<u64>)| (self.base.head(key), key.clone(), *word);
         let mut all: Vec<_> = replayed.iter().map(change).collect();
@@ -197,7 +198,7 @@ impl<B: Base> BufferedIndex<B> {
         body.put_off = body.buffer.len() + self.capacity;
         self.backlog.note(OPENED_GENERATION, whole.clone());
         if self.log.has_previous() {
-            self.backlog.turn(OPENED_GENERATION);
+            self.backlog.rotate(OPENED_GENERATION);
         }
         Ok(())
     }

@@ -1,5 +1,5 @@
-//! The Spot-on guidelines as wrappers: what makes a persistent structure fit for media that write 256 bytes at a
-//! time and are slow to follow pointers in.
+//! The Spot-on guidelines as wrappers. They adapt a persistent structure to media that write 256 bytes at a time and
+//! are slow at following pointers.
 //!
 //! * **B**, buffer: changes gather in DRAM, by the node that they belong to, and are merged when a node's buffer is
 //!   full. A log in persistent memory keeps them meanwhile (`log`).
@@ -7,8 +7,8 @@
 //!   instead of one or two a change.
 //! * **C**, cache: a copy of the structure's inner part in DRAM leads to its nodes.
 //!
-//! [`BufferedIndex`] puts them on any [`Base`]: [`FastFair`](terrace_index::FastFair), [`SkipIndex`](terrace_index::SkipIndex) and
-//! [`Cceh`](crate::Cceh).
+//! [`BufferedIndex`] puts them on any [`Base`]: [`FastFair`](terrace_index::FastFair),
+//! [`SkipIndex`](terrace_index::SkipIndex) and [`Cceh`](crate::Cceh).
 //!
 //! ```text
 //! write: partition of the key -> lock -> log, durable -> buffer        read: partition -> buffer, else base
@@ -21,14 +21,14 @@
 //! and its readers; readers of one do not exclude each other. Locks are taken in this order: a partition, the
 //! log, a lane of it or the backlog; a partition, the base's own.
 //!
-//! What always holds:
+//! Invariants:
 //!
 //! 1. Partitions cover all places, each once. A key's latest word is in its partition's buffer or, if there is no
 //!    entry, in the base.
 //! 2. An entry of a buffer is in a generation of the log that is not freed, and was durable before it was visible.
 //! 3. A buffer is emptied when the base has all of it, durably, under the partition's lock.
 //! 4. The previous generation is freed when every buffer that had an entry in it has been merged since.
-//! 5. The base is changed by merges alone. So replaying the log into it, at opening, is right however much of the
+//! 5. The base is changed by merges alone. So replaying the log into it, at opening, is right no matter how much of the
 //!    log had been merged already.
 
 mod backlog;
@@ -45,7 +45,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use terrace_base::{Error, Result};
 use terrace_index::parts::{admit_key, leads_on};
-use terrace_index::{HashCursor, HashFigures, HashIndex, OrderedIndex, PointIndex, ScanBatch, Wish};
+use terrace_index::{HashFigures, HashIndex, OrderedIndex, PointIndex, ScanBatch, ScanPosition, Wish};
 use terrace_pmem::{Marks, Pool};
 
 use backlog::Backlog;
@@ -54,7 +54,7 @@ use partition::{Partition, Partitions};
 
 pub use base::{Base, Edge, Merge};
 
-/// What a [`BufferedIndex`] does with its base.
+/// The options of a [`BufferedIndex`].
 #[derive(Debug, Clone, Copy)]
 pub struct BufferOptions {
     /// How buffers are merged.
@@ -105,7 +105,7 @@ impl<B: Base> BufferedIndex<B> {
             match pool.set_root(root_name, log.header()) {
                 Ok(()) => Ok(base),
                 Err(e) => {
-                    // A base without a log is nobody's: its memory comes back with the next reclaim.
+                    // A base without a log has no owner: the next reclaim frees its memory.
                     pool.clear_root(&base_root(root_name))?;
                     Err(e)
                 }
@@ -120,8 +120,8 @@ impl<B: Base> BufferedIndex<B> {
         }
     }
 
-    /// Opens what lies under the root `root_name`, and merges what the log holds into the base: time in proportion
-    /// to the log's size, which `log_bytes` bounds.
+    /// Opens the index under the root `root_name`, and merges the log's entries into the base: time in proportion to
+    /// the log's size, which `log_bytes` bounds.
     pub fn open(pool: &Pool, root_name: &str, options: &BufferOptions) -> Result<Self> {
         let header = pool
             .root(root_name)?
@@ -263,11 +263,11 @@ impl<B: Base + OrderedIndex> OrderedIndex for BufferedIndex<B> {
 }
 
 impl<B: Base + HashIndex> HashIndex for BufferedIndex<B> {
-    fn scan_unordered(&self, cursor: &mut HashCursor, limit: usize, out: &mut ScanBatch) -> Result<()> {
+    fn scan_unordered(&self, cursor: &mut ScanPosition, limit: usize, out: &mut ScanBatch) -> Result<()> {
         self.scan_hashes(cursor, limit, out)
     }
 
-    /// Of what has been merged; everything is, first.
+    /// Figures of the base; everything is merged first.
     fn figures(&self) -> Result<HashFigures> {
         self.flush()?;
         self.base.figures()

@@ -11,7 +11,7 @@ use terrace_base::{Error, Result};
 
 use super::buffer::{AsPlace, Buffer, Place};
 
-/// A range of places. Its lock orders everything that is done to the keys in it.
+/// A range of places. Its lock orders all operations on the keys in it.
 #[derive(Debug)]
 pub(super) struct Partition {
     /// Where it begins, for good.
@@ -19,10 +19,10 @@ pub(super) struct Partition {
     pub body: RwLock<Body>,
 }
 
-/// What changes of a partition.
+/// The changing part of a partition.
 #[derive(Debug, Default)]
 pub(super) struct Body {
-    /// Where it ends: at nothing, or where the next one begins. It only ever comes nearer.
+    /// Its end: none, or the beginning of the next one. It only moves towards the beginning.
     pub high: Option<Place>,
     pub buffer: Buffer,
     /// The generation of the oldest entry, if there is one.
@@ -107,8 +107,8 @@ impl Partitions {
             let body = RwLock::new(Body { high, ..Body::default() });
             (low.clone(), Arc::new(Partition { low, body }))
         });
-        // Made before the lock is taken. Until the old one ends where they begin nobody finds a place of theirs in
-        // them: whoever does, and whoever waits for the old one, looks again.
+        // Made before the lock is taken. Their places still belong to the old partition until its end is moved: a
+        // thread that finds one of them before, or that waits for the old one, looks again.
         let new: Vec<_> = new.collect();
         self.count.fetch_add(new.len(), Ordering::Relaxed);
         self.map.write().map_err(|_| poisoned())?.extend(new);

@@ -1,15 +1,15 @@
-//! Scans: partition by partition, what is buffered laid over what the base has.
+//! Scans: partition by partition, buffered entries override those of the base.
 
 use std::ops::Bound;
 
 use terrace_base::Result;
-use terrace_index::{HashCursor, HashIndex, OrderedIndex, ScanBatch};
+use terrace_index::{HashIndex, OrderedIndex, ScanBatch, ScanPosition};
 
 use super::buffer::Entry;
 use super::partition::Body;
 use super::{Base, BufferedIndex};
 
-/// Most keys that are asked of the base at once: a partition has few, and what lies beyond it is asked for again.
+/// Most keys that are read from the base at once: a partition has few, and keys beyond it would be read again.
 const CHUNK: usize = 64;
 
 type Owned = Bound<Vec<u8>>;
@@ -146,7 +146,7 @@ impl<B: Base + HashIndex> BufferedIndex<B> {
     /// As [`HashIndex::scan_unordered`]: heads are hashes, and partitions begin at hashes.
     pub(super) fn scan_hashes(
         &self,
-        cursor: &mut HashCursor,
+        cursor: &mut ScanPosition,
         limit: usize,
         out: &mut ScanBatch,
     ) -> Result<()> {
@@ -162,21 +162,21 @@ impl<B: Base + HashIndex> BufferedIndex<B> {
                 continue;
             }
             chunk.clear();
-            let mut below = from.checked_sub(1).map_or(HashCursor::START, HashCursor::after);
+            let mut below = from.checked_sub(1).map_or(ScanPosition::START, ScanPosition::after);
             self.base.scan_unordered(&mut below, left.min(CHUNK), &mut chunk)?;
             let ends = [below.hash(), body.high.as_ref().map(|high| high.head)];
             let end = ends.into_iter().flatten().min();
             let mut last = None;
             for (hash, key, word) in self.overlaid(&body, &chunk, from, end) {
                 if left == 0 && last != Some(hash) {
-                    *cursor = last.map_or(*cursor, HashCursor::after);
+                    *cursor = last.map_or(*cursor, ScanPosition::after);
                     return Ok(());
                 }
                 out.push(&key, word);
                 (left, any, last) = (left.saturating_sub(1), true, Some(hash));
             }
-            // What the end is that of: the hash before it was looked at, and the greatest there is if it has none.
-            *cursor = HashCursor::after(end.map_or(u64::MAX, |end| end - 1));
+            // The last hash that was covered: the one before the end, or the greatest if there is no end.
+            *cursor = ScanPosition::after(end.map_or(u64::MAX, |end| end - 1));
         }
         Ok(())
     }

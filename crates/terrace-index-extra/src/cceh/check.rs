@@ -1,4 +1,4 @@
-//! Walks over the whole table: what it owns, what it must keep, how full it is.
+//! Walks over the whole table: marking its memory, checking its invariants, its figures.
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::RangeInclusive;
@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use terrace_base::Result;
 use terrace_index::parts::Pair;
-use terrace_index::{HashCursor, HashFigures};
+use terrace_index::{HashFigures, ScanPosition};
 use terrace_pmem::Marks;
 
 use super::directory::Route;
@@ -15,17 +15,17 @@ use super::lock::is_busy;
 use super::probe::{SlotAt, Value, key_word, value_word};
 use super::{Cceh, Garbage};
 
-/// Tries to look at a segment without its lock.
+/// Attempts to read a segment without its lock.
 const OPTIMISTIC_TRIES: usize = 8;
 
 impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
-    /// Calls `look` with the segment that `from` leads to, until it has seen it unchanged; its answer, and where the
-    /// next segment's hashes begin. The caller is present in limbo.
+    /// Calls `look` with the segment that `from` leads to, until the segment was unchanged meanwhile; returns the
+    /// answer, and where the next segment's hashes begin. The caller is present in limbo.
     pub(super) fn with_segment<R>(
         &self,
         from: u64,
         mut look: impl FnMut(&Route) -> Result<R>,
-    ) -> Result<(R, HashCursor)> {
+    ) -> Result<(R, ScanPosition)> {
         let mut tries = 0;
         loop {
             let route = self.route(from)?;
@@ -53,7 +53,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         mut look: impl FnMut(&Route, u64) -> Result<R>,
         mut take: impl FnMut(R) -> Result<()>,
     ) -> Result<()> {
-        let mut cursor = HashCursor::START;
+        let mut cursor = ScanPosition::START;
         while let Some(from) = cursor.hash() {
             let (seen, next) = self.with_segment(from, |route| look(route, from))?;
             take(seen)?;
@@ -77,7 +77,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             })?;
             Ok((keys, bytes))
         };
-        // An error ends the walk; what was counted until then stands.
+        // An error ends the walk; the counts until then stand.
         let _ = self.with_all_segments(count, |(k, b): (u64, u64)| {
             (keys, bytes) = (keys + k, bytes + b);
             Ok(())
@@ -168,7 +168,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         }
         findings.extend(self.overflow.check(|key| self.hash.of(key))?);
         for (_, record) in self.overflow.records(0..=u64::MAX) {
-            // SAFETY: present in limbo. What cannot be read is told by the overflow's own check.
+            // SAFETY: present in limbo. The overflow's own check reports keys that cannot be read.
             if let Ok(pair) = unsafe { Pair::read(&self.pool, record) }
                 && seen.contains(pair.key)
             {
@@ -178,7 +178,8 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         Ok(findings)
     }
 
-    /// Entries of a segment agree, each segment is named by one range of hashes, and no part of our extents is lost.
+    /// Entries of a segment agree, each segment is named by one range of hashes, and no part of the table's extents is
+    /// lost.
     fn check_directory(&self) -> Result<Vec<String>> {
         let mut findings = Vec::new();
         let mut places = BTreeMap::new();
@@ -267,9 +268,9 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
 }
 
 /// Where the hashes end that share `depth` bits with `hash`.
-fn end_of(hash: u64, depth: u32) -> HashCursor {
+fn end_of(hash: u64, depth: u32) -> ScanPosition {
     match depth {
-        0 => HashCursor::END,
-        _ => HashCursor::after(prefix(hash, depth) << (64 - depth) | u64::MAX >> depth),
+        0 => ScanPosition::END,
+        _ => ScanPosition::after(prefix(hash, depth) << (64 - depth) | u64::MAX >> depth),
     }
 }

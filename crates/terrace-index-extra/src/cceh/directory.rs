@@ -1,9 +1,9 @@
 //! The directory: from the first bits of a hash to a segment, and how it changes.
 //!
-//! A segment of depth `d` has the `2^(depth - d)` entries whose first `d` bits are its own. To split it, the
-//! *first entry of its right half* is published: from then on the split has happened. The other entries follow,
-//! while the segment is locked and both halves of it can still be found in it whole. What a crash leaves is one
-//! split begun in that way for each writer there was; opening finishes them, from left to right.
+//! A segment of depth `d` has the `2^(depth - d)` entries whose first `d` bits are its own. To split it, the *first
+//! entry of its right half* is published: from then on the split has happened. The other entries follow, while the
+//! segment is locked and both halves of it can still be found in it whole. A crash leaves at most one such unfinished
+//! split for each writer; opening finishes them, from left to right.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -15,7 +15,7 @@ use terrace_pmem::POff;
 use super::layout::{DIRECTORY_AT, DIRECTORY_MIN_BYTES, Entry, HEADER_INDEX, MAX_DEPTH, prefix};
 use super::{Cceh, Garbage};
 
-/// How a hash leads to its segment, at the moment it was looked up.
+/// The route from a hash to its segment, at the moment of the lookup.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Route {
     /// The segment.
@@ -92,14 +92,14 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         self.pool.flush(directory.offset + indexes.start * 8, (indexes.end - indexes.start) * 8);
     }
 
-    /// Lets the right half of `old`'s hashes lead to `new`, durably: what is there is a copy of that half. Both are
-    /// locked; `hash` leads to `old`.
+    /// Lets the right half of `old`'s hashes lead to `new`, durably: `new` has a copy of that half. Both are locked;
+    /// `hash` leads to `old`.
     pub(super) fn publish_split(&self, hash: u64, old: Entry, new: u64) -> Result<()> {
         self.publish_halves(hash, old, [old.offset, new])
     }
 
-    /// Lets the two halves of `old`'s hashes lead to `new`, durably: what is there are copies of them, and changes
-    /// that a log holds too. All are locked; `hash` leads to `old`.
+    /// Lets the two halves of `old`'s hashes lead to `new`, durably: these have copies of them, and changes that a log
+    /// has too. All are locked; `hash` leads to `old`.
     ///
     /// A crash may leave the left half with `old` and the right one with its new segment.
     pub(super) fn publish_halves(&self, hash: u64, old: Entry, new: [u64; 2]) -> Result<()> {
@@ -122,8 +122,8 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         Ok(())
     }
 
-    /// Lets the hashes of `old`, all of which `hash` begins like, lead to `new`, durably: what is there is a copy
-    /// of it. Both are locked.
+    /// Lets the hashes of `old`, which all begin like `hash`, lead to `new`, durably: `new` has a copy of it. Both are
+    /// locked.
     pub(super) fn publish_moved(&self, hash: u64, old: Entry, new: u64) -> Result<()> {
         let _alone = self.structure.lock();
         let directory = self.directory()?;
@@ -162,15 +162,15 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         self.mirror.hide();
         self.directory.store(word, Ordering::Release);
         if self.mirrors.load(Ordering::Relaxed) {
-            // Should it fail the mirror stays blind.
+            // If this fails the mirror stays blind.
             let _ = self.fill_mirror(directory);
         }
         self.limbo.retire(Garbage::Directory(old.offset));
         Ok(directory)
     }
 
-    /// Finishes what a crash has interrupted, and takes over the segments that the directory names. Before anyone
-    /// else has the table.
+    /// Finishes splits that a crash has interrupted, and takes over the segments that the directory names. No other
+    /// thread has the table yet.
     pub(super) fn recover(&self) -> Result<()> {
         let directory = self.directory()?;
         let extents = self.pool.extents(kinds::CCEH).iter().map(|e| (e.offset, e.bytes)).collect();

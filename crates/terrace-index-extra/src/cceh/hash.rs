@@ -3,7 +3,7 @@
 //! The hash of a key of eight bytes is a bijection, so it stands for the key: a slot that keeps it keeps the
 //! key. All other keys take XXH3.
 
-use xxhash_rust::xxh3::xxh3_64_with_seed;
+use terrace_index::parts::hash_key;
 
 /// The multipliers of splitmix64's finalizer, as Stafford has tuned it (variant 13).
 const FIRST: u64 = 0xbf58_476d_1ce4_e5b9;
@@ -23,10 +23,7 @@ impl KeyHash {
     /// The hash of a key.
     #[inline]
     pub fn of(&self, key: &[u8]) -> u64 {
-        match key.first_chunk::<8>() {
-            Some(word) if key.len() == 8 => self.of_word(u64::from_le_bytes(*word)),
-            _ => xxh3_64_with_seed(key, self.seed),
-        }
+        hash_key(key, self.seed, |word| self.of_word(word))
     }
 
     /// The hash of the key that consists of `word`, little-endian.

@@ -50,7 +50,7 @@ pub(super) const HEADER_BYTES: u64 = 64;
 pub(super) const DIRECTORY_AT: u64 = 32;
 pub(super) const OVERFLOW_AT: u64 = 56;
 
-// SAFETY: what changes while it is shared is atomic.
+// SAFETY: fields that change while they are shared are atomic.
 pm_layout! {
     unsafe Header: 64 {
         magic @ 0,
@@ -99,7 +99,7 @@ impl Entry {
         value | check(value, index) << VALUE_BITS
     }
 
-    /// The entry that a word at place `index` is, if it is one.
+    /// The entry in a word at place `index`, if it is a valid one.
     #[inline]
     pub fn decode(word: u64, index: u64) -> Option<Entry> {
         let value = word & ((1 << VALUE_BITS) - 1);

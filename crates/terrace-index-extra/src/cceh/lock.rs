@@ -1,7 +1,7 @@
 //! The locks of segments: one word each, in DRAM, odd while a writer is at work.
 //!
-//! Readers take none. They look at the word before and after: what they have seen between two equal looks was
-//! changed by one writer at most, the one that the word told of.
+//! Readers take none. They read the word before and after: between two equal values at most one writer, the one that
+//! the word announced, has changed the segment.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -48,7 +48,7 @@ impl Locks {
             if seen & 1 == 0
                 && word.compare_exchange_weak(seen, seen + 1, Ordering::Acquire, Ordering::Relaxed).is_ok()
             {
-                // What is stored from now on must not be seen by a reader that still sees the even word at its end.
+                // A reader that still sees the even word at its end must not see stores from now on.
                 fence(Ordering::Release);
                 return Held(word);
             }
@@ -58,8 +58,7 @@ impl Locks {
 }
 
 impl Held<'_> {
-    /// Lets readers that are at work begin anew: what is changed from now on must not be mixed with what was
-    /// before.
+    /// Makes active readers begin again: later changes must not be mixed with the state before.
     pub fn turn(&self) {
         self.0.fetch_add(2, Ordering::AcqRel);
         fence(Ordering::Release);
@@ -99,7 +98,7 @@ mod tests {
                 s.spawn(|| {
                     for _ in 0..2000 {
                         let _held = locks.lock(512);
-                        // SAFETY: the lock is held, so nobody else is here.
+                        // SAFETY: the lock is held, so no other thread is here.
                         unsafe { *shared.load(Ordering::Relaxed) += 1 };
                     }
                 });

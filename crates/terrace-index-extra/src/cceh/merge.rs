@@ -15,7 +15,7 @@ use super::{Cceh, Garbage};
 /// segment would cost more than they do.
 const WORTH_SHARE: usize = 8;
 
-/// A segment in DRAM, and what follows if it takes the old one's place.
+/// A segment in DRAM, and the effects of replacing the old one by it.
 struct Image<'p> {
     /// Key and value words of every slot.
     slots: Vec<[u64; 2]>,
@@ -34,8 +34,8 @@ struct Spots {
 }
 
 impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
-    /// Makes all `changes`, in the order of their hashes, durably, those of a segment at once. `edge` is told where
-    /// the hashes of each segment end that was changed.
+    /// Makes all `changes`, in the order of their hashes, durably, those of a segment at once. `edge` is called with
+    /// the ends of the changed segments' hashes.
     pub(crate) fn merge_out_of_place(
         &self,
         mut changes: &[Change<'_>],
@@ -57,7 +57,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
                     if !self.still(&route) {
                         continue;
                     }
-                    // What is in the overflow, or has to go there, is changed key by key.
+                    // Keys that are in the overflow, or have to go there, are changed one by one.
                     let depth = if run.iter().any(|change| self.overflow.holds(change.head)) {
                         None
                     } else if self.replace_segment(entry, run)? {
@@ -70,7 +70,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
                         None
                     };
                     drop(held);
-                    // Both halves' ends are told: of the lower one here, of the other below.
+                    // Both halves' ends are reported: that of the lower one here, that of the other below.
                     if depth.is_some_and(|depth| depth > entry.depth) {
                         edge(Some((prefix(hash, entry.depth) << 1 | 1) << (63 - entry.depth)));
                     }
@@ -100,7 +100,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             self.route(first)?.entry.depth
         };
         let count = changes.iter().take_while(|c| prefix(c.head, depth) == prefix(first, depth)).count();
-        // Bucket after bucket, so that what is written to one block of the media is written together.
+        // Bucket after bucket, so that writes to one block of the media are combined.
         let mut own = changes[..count].to_vec();
         own.sort_by_key(|change| Self::home(change.head));
         for Change { key, word, .. } in own {
@@ -170,7 +170,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         }
     }
 
-    /// What the slots in `entry` that begin like `hash` become by the changes; `None` if one finds no room.
+    /// The slots in `entry` that begin like `hash`, after the changes; `None` if there is no room for one.
     fn changed_image(&self, entry: Entry, hash: u64, run: &[Change<'_>]) -> Result<Option<Image<'_>>> {
         let mut image = self.image_of(entry, hash)?;
         for change in run {
@@ -181,13 +181,13 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         Ok(Some(image))
     }
 
-    /// Writes and flushes an image to a segment that nobody knows.
+    /// Writes and flushes an image to a segment that no other thread knows.
     fn write_image(&self, segment: u64, image: &Image<'_>) {
         let bytes: Vec<u8> = image.slots.as_flattened().iter().flat_map(|w| w.to_le_bytes()).collect();
         self.pool.copy_flush(segment, &bytes);
     }
 
-    /// What follows when an image has taken its place.
+    /// The effects after an image has taken its place.
     fn finish_image(&self, image: Image<'_>) {
         image.pairs.into_iter().for_each(NewPair::keep);
         self.totals.add(image.keys, image.pair_bytes);
@@ -235,7 +235,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
     ) -> Result<bool> {
         let spots = self.spots(image, wanted)?;
         if let (Some(_), Some(hidden)) = (spots.inline, spots.record) {
-            // Left by a crash, and never counted.
+            // It was left by a crash, and was never counted.
             image.garbage.push(image.slots[hidden][1]);
             image.slots[hidden] = [0, 0];
         }
@@ -300,7 +300,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
 }
 
 impl Image<'_> {
-    /// The record in slot `at`, of a key of `key_len` bytes and a word, is not named any more.
+    /// Notes that the record in slot `at`, of a key of `key_len` bytes and a word, is not named any more.
     fn drop_pair(&mut self, at: usize, key_len: usize) {
         self.garbage.push(self.slots[at][1]);
         self.pair_bytes -= record_bytes(key_len, 8) as i64;

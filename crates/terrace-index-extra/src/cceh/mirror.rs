@@ -40,12 +40,12 @@ impl Mirror {
         Some(self.words.get()?[index as usize].load(Ordering::Acquire))
     }
 
-    /// Lets nobody look until [`show`](Self::show).
+    /// Hides the mirror until [`show`](Self::show).
     pub fn hide(&self) {
         self.depth.store(BLIND, Ordering::SeqCst);
     }
 
-    /// Lets everybody look at what is of a directory of `depth`.
+    /// Shows the mirror, which has the words of a directory of `depth`.
     fn show(&self, depth: u32) {
         self.depth.store(depth, Ordering::SeqCst);
     }

@@ -11,24 +11,24 @@
 //! 48 bits of the hash and the value word leads to a record (`pair`). Inserting stores the value word and then
 //! the key word, which lie in one cache line, in that order, and flushes the line once.
 //!
-//! A full window splits its segment in place: a new segment takes the slots of the upper half, at the places they
-//! had, and one published directory entry makes it so (`directory`). Their old slots stay as they are: that their
-//! hash belongs elsewhere shows that they are void (the lazy deletion of the paper). A directory that is too
-//! small for a split is copied to one of twice its size. A key for which no reasonable directory makes a place, since too
-//! many have hashes like its, goes to the overflow.
+//! A full window splits its segment in place: a new segment takes the slots of the upper half, at the places they had,
+//! and one published directory entry makes it so (`directory`). Their old slots stay as they are: they are void, since
+//! their hash belongs to another segment (the lazy deletion of the paper). A directory that is too small for a split is
+//! copied to one of twice its size. A key goes to the overflow if no reasonable directory would make a place for it,
+//! because too many keys have similar hashes.
 //!
 //! Thread safety: every method may be called from any thread at any time. Readers take no locks; writers lock one
-//! segment, and to split also the new one, which nobody else knows, then `structure`.
+//! segment, and to split also the new one, which no other thread knows, then `structure`.
 //!
-//! What always holds:
+//! Invariants:
 //!
 //! 1. A key lies at most [`PROBE`](Cceh) - 1 buckets behind its home, in the segment that its hash leads to. It
 //!    has one slot there; or two while it turns from 8 and 8 bytes into a record, and then the inline one counts.
-//! 2. A slot changes while its segment is locked, and each time in one visible step: a store to the value word
-//!    of a living slot, or to a key word. A segment is unlocked when its changes are durable. Whoever sees it locked
-//!    makes durable what it has seen before it returns it.
+//! 2. A slot changes while its segment is locked, and each time in one visible step: a store to the value word of a
+//!    living slot, or to a key word. A segment is unlocked when its changes are durable. A reader that sees it locked
+//!    makes its result durable before returning it.
 //! 3. A route that was right after the segment's lock word was read is right as long as that word does not change.
-//! 4. The directory entries of a segment agree, but for what `directory` says of a split in progress.
+//! 4. The directory entries of a segment agree, except during a split, as described in `directory`.
 //! 5. A slot whose key word does not begin like its segment is void. So is one whose key word is 0.
 //! 6. A key is in its segment or in the overflow (`overflow`), where it is changed under its segment's lock; or in both
 //!    while it turns from 8 and 8 bytes into a record, and then the slot counts.
@@ -59,7 +59,7 @@ use terrace_base::rng::Rng;
 use terrace_base::{Error, Result};
 use terrace_index::limbo::Limbo;
 use terrace_index::parts::{Overflow, Reserved, Totals, admit_key, admit_pair};
-use terrace_index::{ByteMap, HashCursor, HashFigures, HashIndex, PointIndex, ScanBatch, Wish, kinds};
+use terrace_index::{ByteMap, HashFigures, HashIndex, PointIndex, ScanBatch, ScanPosition, Wish, kinds};
 use terrace_pmem::{Marks, POff, Pool};
 
 use hash::KeyHash;
@@ -80,7 +80,7 @@ enum Garbage {
     Directory(u64),
     Segment(u64),
     Pair(u64),
-    /// Of the overflow.
+    /// An object of the overflow.
     Page(u64),
 }
 
@@ -118,8 +118,8 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         Self::create_seeded(pool, root_name, keys, Rng::secret_seed())
     }
 
-    /// Makes a table whose hashes have this seed. Whoever knows it can choose keys that collide, which the table bears,
-    /// but slowly.
+    /// Makes a table whose hashes have this seed. Someone who knows it can choose keys that collide; the table then
+    /// works, but slowly.
     pub fn create_seeded(pool: &Pool, root_name: &str, keys: u64, seed: u64) -> Result<Self> {
         const { assert!(BUCKETS.is_power_of_two() && PROBE >= 1 && PROBE <= BUCKETS) };
         let wanted = keys.div_ceil((BUCKETS * BUCKET_SLOTS) as u64).max(1);
@@ -192,7 +192,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         let space = Space::new(pool, Self::SEGMENT_BYTES);
         let table = Self::over(pool, header, head.seed, directory, space);
         table.recover()?;
-        table.load_totals()?;
+        table.totals.load(&table.pool, &table.saved_totals()?);
         table.load_overflow()?;
         Ok(table)
     }
@@ -211,7 +211,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             structure: Mutex::new(()),
             space,
             overflow: Overflow::new(pool, header_off + OVERFLOW_AT, kinds::CCEH),
-            // What cannot be freed is unreachable, and found by the pool's check.
+            // Memory that cannot be freed is unreachable, and the pool's check finds it.
             limbo: Limbo::new(move |garbage| match garbage {
                 Garbage::Directory(at) => drop(free.free(at, kinds::CCEH)),
                 Garbage::Pair(at) => drop(free.free(at, kinds::CCEH_PAIR)),
@@ -275,7 +275,7 @@ impl<const BUCKETS: usize, const PROBE: usize> PointIndex for Cceh<BUCKETS, PROB
     }
 
     fn dram_bytes(&self) -> u64 {
-        // Of the locks, the pages that are used; of the space, a word and an entry or so each segment.
+        // The used pages of the locks, and about a word and an entry for each segment of the space.
         let segments = self.space.bytes() / Self::SEGMENT_BYTES;
         let limbo = self.limbo.len() * size_of::<(u64, Garbage)>();
         let depth =
@@ -295,12 +295,13 @@ impl<const BUCKETS: usize, const PROBE: usize> PointIndex for Cceh<BUCKETS, PROB
 
     fn close(&self) -> Result<()> {
         self.limbo.drain();
-        self.save_totals()
+        self.totals.save(&self.pool, &self.saved_totals()?);
+        Ok(())
     }
 }
 
 impl<const BUCKETS: usize, const PROBE: usize> HashIndex for Cceh<BUCKETS, PROBE> {
-    fn scan_unordered(&self, cursor: &mut HashCursor, limit: usize, out: &mut ScanBatch) -> Result<()> {
+    fn scan_unordered(&self, cursor: &mut ScanPosition, limit: usize, out: &mut ScanBatch) -> Result<()> {
         self.scan_from(cursor, limit, out)
     }
 

@@ -9,16 +9,16 @@ use super::layout::Entry;
 use super::probe::{SlotAt, Wanted};
 use super::{Cceh, Garbage};
 
-/// Entries that a directory may have for each segment, and for as many more, before it is not doubled any further: with
-/// hashes as chance makes them it does not come to that.
+/// The most entries of a directory for each segment (and for as many more); beyond that it is not doubled. With random
+/// hashes that does not happen.
 const SPARSE: u64 = 64;
 
 impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
-    /// Takes the overflow over. A key that a crash has left here and in its segment is there alone.
+    /// Takes the overflow over. A key that a crash has left here and in its segment counts only there.
     pub(super) fn load_overflow(&self) -> Result<()> {
         self.overflow.load(|key| self.hash.of(key))?;
         for (hash, record) in self.overflow.records(0..=u64::MAX) {
-            // SAFETY: the table is being opened: nobody frees anything.
+            // SAFETY: the table is being opened, so nothing is freed.
             let key = unsafe { Pair::read(&self.pool, record)? }.key;
             if !self.pool.is_read_only() && self.is_in_segment(&Wanted::new(key, hash))? {
                 self.retire(self.overflow.remove(hash, key)?);
@@ -66,7 +66,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         Ok(())
     }
 
-    /// Has what is named no more freed when its readers have left.
+    /// Retires an object that is no longer named; it is freed when its readers have left.
     pub(super) fn retire(&self, unlinked: impl IntoIterator<Item = Unlinked>) {
         unlinked.into_iter().for_each(|thing| {
             self.limbo.retire(match thing {

@@ -62,10 +62,10 @@ impl Value<'_> {
     }
 }
 
-/// Told of a living slot: where it is, its key, its hash and its value.
+/// Is called with a living slot: its place, key, hash and value.
 pub(super) type Visit<'v> = dyn FnMut(SlotAt, &[u8], u64, Value<'_>) -> Result<()> + 'v;
 
-/// A key with what is known of it.
+/// A key prepared for a search.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Wanted<'k> {
     pub key: &'k [u8],
@@ -108,8 +108,8 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         (0..PROBE).map(move |i| (home + i) % BUCKETS)
     }
 
-    /// The value of `wanted` in the segment at `offset`. The caller is present in limbo since before it read the
-    /// route, and takes the answer, an error too, for one only if the segment's lock word did not change.
+    /// The value of `wanted` in the segment at `offset`. The caller is present in limbo since before it read the route,
+    /// and uses the answer, even an error, only if the segment's lock word did not change.
     #[inline]
     fn find(&self, offset: u64, wanted: &Wanted<'_>) -> Result<Option<Value<'_>>> {
         let segment = self.segment(offset)?;
@@ -121,7 +121,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             for slot in 0..BUCKET_SLOTS {
                 let word = key_word(&segment[bucket], slot);
                 if Some(word) == wanted.inline {
-                    // Whatever record there is besides, this one counts.
+                    // This slot counts, even if there is also a record.
                     found = Some(Value::Word(value_word(&segment[bucket], slot)));
                     break 'window;
                 }
@@ -179,7 +179,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         }
     }
 
-    /// Looks `key` up and hands its value to `take`, which may be called again.
+    /// Looks `key` up and passes its value to `take`, which may be called several times.
     #[inline]
     pub(super) fn read<R>(&self, key: &[u8], take: impl FnMut(Value<'_>) -> Result<R>) -> Result<Option<R>> {
         let hash = self.hash.of(key);
@@ -236,8 +236,8 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             .any(|bucket| (0..BUCKET_SLOTS).any(|slot| key_word(&segment[bucket], slot) == inline))
     }
 
-    /// Every living slot of a segment that the hashes like `hash` lead to, with its key, hash and value; what is
-    /// hidden is left out. The caller is as one of [`find`](Self::find).
+    /// Every living slot of a segment that the hashes like `hash` lead to, with its key, hash and value; hidden records
+    /// are left out. The caller obeys the rules of [`find`](Self::find).
     pub(super) fn for_each_key(
         &self,
         offset: u64,

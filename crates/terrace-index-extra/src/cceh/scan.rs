@@ -2,7 +2,7 @@
 
 use terrace_base::Result;
 use terrace_index::parts::Pair;
-use terrace_index::{HashCursor, ScanBatch};
+use terrace_index::{ScanBatch, ScanPosition};
 
 use super::Cceh;
 use super::directory::Route;
@@ -11,7 +11,12 @@ use super::directory::Route;
 type Copied = (u64, Vec<u8>, u64);
 
 impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
-    pub(super) fn scan_from(&self, cursor: &mut HashCursor, limit: usize, out: &mut ScanBatch) -> Result<()> {
+    pub(super) fn scan_from(
+        &self,
+        cursor: &mut ScanPosition,
+        limit: usize,
+        out: &mut ScanBatch,
+    ) -> Result<()> {
         let (mut left, mut any) = (limit.max(1), false);
         while let Some(from) = cursor.hash() {
             if any && left == 0 {
@@ -22,7 +27,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             for (hash, key, word) in pairs {
                 if left == 0 && last != Some(hash) {
                     // Keys of one hash come together, so that the cursor need not tell them apart.
-                    *cursor = last.map_or(*cursor, HashCursor::after);
+                    *cursor = last.map_or(*cursor, ScanPosition::after);
                     return Ok(());
                 }
                 out.push(&key, word);
@@ -35,7 +40,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
 
     /// The pairs of the segment that `from` leads to whose hash is at least `from`, in order; and where the next
     /// segment begins.
-    fn copy_from(&self, from: u64) -> Result<(Vec<Copied>, HashCursor)> {
+    fn copy_from(&self, from: u64) -> Result<(Vec<Copied>, ScanPosition)> {
         let _here = self.limbo.enter();
         self.with_segment(from, |route| self.copy_segment(route, from))
     }

@@ -1,7 +1,7 @@
-//! Where segments lie: extents of the pool, cut into as many segments as fit.
+//! The memory of segments: extents of the pool, cut into as many segments as fit.
 //!
-//! Which segments of an extent are in use is not recorded: the directory says so. What this module knows is
-//! volatile, made from the directory when the table is opened.
+//! The used segments of an extent are not recorded in the pool, since the directory names them. This module's state is
+//! volatile; it is made from the directory when the table is opened.
 //!
 //! 1. An extent is the table's as long as it is listed here. It is activated and drained before a directory entry
 //!    that names one of its segments is published.
@@ -24,7 +24,7 @@ pub(super) struct Space {
 
 #[derive(Default)]
 struct State {
-    /// The segments of each extent that nobody uses.
+    /// The free segments of each extent.
     free: BTreeMap<u64, Vec<u64>>,
     /// Extents with such segments.
     partial: BTreeSet<u64>,
@@ -77,7 +77,7 @@ impl Space {
         }
     }
 
-    /// A segment that nobody uses, of any content. The caller drains before it publishes a link to it.
+    /// A free segment with arbitrary contents. The caller drains before it publishes a link to it.
     pub fn take(&self) -> Result<u64> {
         let mut state = self.state.lock();
         let extent = match state.partial.first() {
@@ -105,7 +105,7 @@ impl Space {
         segment.ok_or_else(|| self.pool.corruption(extent, "an extent with a free segment", "none"))
     }
 
-    /// Gives back a segment that no durable link leads to and nobody reads.
+    /// Gives back a segment that no durable link leads to and no thread reads.
     pub fn give(&self, segment: u64) {
         let mut state = self.state.lock();
         let extent = self.extent_of(segment);
@@ -117,7 +117,7 @@ impl Space {
         }
         state.free.remove(&extent);
         state.partial.remove(&extent);
-        // What cannot be freed is unreachable, and found by the pool's check.
+        // Memory that cannot be freed is unreachable, and the pool's check finds it.
         let _ = self.pool.free_extent(extent, kinds::CCEH);
     }
 
@@ -125,13 +125,13 @@ impl Space {
     pub fn give_all(&self) {
         let held = std::mem::take(&mut *self.state.lock());
         for extent in held.free.into_keys() {
-            // What cannot be freed is unreachable, and found by the pool's check.
+            // Memory that cannot be freed is unreachable, and the pool's check finds it.
             let _ = self.pool.free_extent(extent, kinds::CCEH);
         }
     }
 
-    /// What is wrong with the segments of the extents held: each is free, or the directory has named it, or it is
-    /// waiting in limbo. None is in use outside these extents.
+    /// The problems of the segments of the extents held: each must be free, named by the directory, or waiting in
+    /// limbo, and none may be in use outside of these extents.
     pub fn check(&self, named: &[u64], waiting: &[u64]) -> Vec<String> {
         let state = self.state.lock();
         let segments = state.free.keys().flat_map(|extent| self.segments_of(*extent));

@@ -7,9 +7,9 @@ use super::layout::{BUCKET_SLOTS, Entry, prefix};
 use super::probe::{key_word, value_word};
 
 impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
-    /// Splits the segment `old`, which the caller has locked and to which `hash` leads. Every slot of its upper
-    /// half keeps its place, so that nothing can fail to fit. False if it may not be split, since too many keys have
-    /// hashes that begin alike.
+    /// Splits the segment `old`, which the caller has locked and to which `hash` leads. Every slot of its upper half
+    /// keeps its place, so everything fits. False if it may not be split, since too many keys have hashes that begin
+    /// alike.
     #[cold]
     pub(super) fn split(&self, hash: u64, old: Entry) -> Result<bool> {
         if !self.may_split(old)? {
@@ -17,7 +17,8 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         }
         let new = self.space.take()?;
         let split = self.fill_upper_half(hash, old, new).and_then(|()| {
-            // Nobody knows it yet; but as soon as the directory names it, writers must wait until that is durable.
+            // No other thread knows it yet; but as soon as the directory names it, writers must wait until that is
+            // durable.
             let _held = self.locks.lock(new);
             self.publish_split(hash, old, new)
         });

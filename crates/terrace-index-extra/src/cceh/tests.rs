@@ -1,4 +1,4 @@
-//! What only the inside of the table shows.
+//! Tests that need the inside of the table.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -143,7 +143,7 @@ fn a_segment_that_is_lost_or_given_out_twice_is_found() {
     };
     let segment = table.space.take().unwrap();
     finding("is lost");
-    // What waits for readers is not lost.
+    // Segments that wait for readers are not lost.
     let reader = table.limbo.enter();
     table.limbo.retire(Garbage::Segment(segment));
     table.limbo.drain();
@@ -175,7 +175,7 @@ fn keys_without_a_place_go_to_the_overflow_and_leave_it() {
     assert_eq!((table.len(), table.overflow.keys()), (300, 296));
     assert!(table.space.bytes() < 1 << 20, "{} bytes of segments", table.space.bytes());
     sound(&pool, &table);
-    // Of the first four each has a slot, and no room for a record.
+    // Each of the first four has a slot, and no room for a record.
     let long = |i: usize| vec![i as u8; 100];
     for (i, key) in keys.iter().enumerate().take(8) {
         assert!(table.put(key, &long(i)).unwrap());

@@ -20,7 +20,7 @@ struct PairSlot<'p> {
     pair: Pair<'p>,
 }
 
-/// What a window holds of a key, under the segment's lock.
+/// The state of a key in a window, under the segment's lock.
 struct Survey<'p> {
     /// The slot with the key itself, and its word.
     inline: Option<(SlotAt, u64)>,
@@ -29,7 +29,7 @@ struct Survey<'p> {
     free: Option<SlotAt>,
     /// Its pair in the overflow, if it is nowhere else.
     overflowed: Option<Pair<'p>>,
-    /// There will be no room: what finds none goes to the overflow.
+    /// The segment cannot be split: a key without room goes to the overflow.
     is_crowded: bool,
 }
 
@@ -40,14 +40,14 @@ impl<'p> Survey<'p> {
     }
 }
 
-/// How a try to change a key ended.
+/// The outcome of an attempt to change a key.
 enum Try<R> {
     Done(R),
     /// There is no room in the window.
     Full,
 }
 
-/// Tries to change a key in a locked segment, where there is this of it.
+/// Attempts to change a key in a locked segment, given its state there.
 type Attempt<'a, R> = dyn FnMut(&Locked<'_>, &Wanted<'_>, &Survey<'_>) -> Result<Try<R>> + 'a;
 
 /// A segment that the caller has locked.
@@ -82,7 +82,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         })
     }
 
-    /// Removes `key`, whatever its value; `None` if it was not there.
+    /// Removes `key` with any value; `None` if it was not there.
     pub(super) fn remove_any(&self, key: &[u8]) -> Result<Option<()>> {
         self.change(key, &mut |locked, wanted, survey| {
             let there = survey.value().map(|_| ());
@@ -91,12 +91,12 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         })
     }
 
-    /// Calls `attempt` with the locked segment of `key` and what it holds of it; again after a split, and if there was
-    /// no room.
+    /// Calls `attempt` with the locked segment of `key` and the key's state in it; again after a split, and if there
+    /// was no room.
     fn change<R>(&self, key: &[u8], attempt: &mut Attempt<'_, R>) -> Result<R> {
         match self.try_change(key, attempt) {
             Err(Error::PoolFull { .. }) => {
-                // Perhaps what waits for readers is enough.
+                // Memory that waits for readers may be enough.
                 self.limbo.drain();
                 self.try_change(key, attempt)
             }
@@ -122,7 +122,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
             let locked = Locked { offset: route.entry.offset, held: &held };
             match attempt(&locked, &wanted, &survey)? {
                 Try::Done(result) => return Ok(result),
-                // Where keys of this very hash had no place there is none for one more.
+                // If there was no place for keys of this very hash, there is none for one more.
                 Try::Full => is_crowded = self.overflow.holds(hash) || !self.split(hash, route.entry)?,
             }
         }
@@ -198,7 +198,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
                     return Ok(survey.is_crowded);
                 };
                 self.add_pair(locked, at, wanted, value)?;
-                // Until here the record is hidden. A reader that has passed its slot must not find neither.
+                // Up to here the record is hidden. A reader that has passed its slot must not miss both.
                 locked.held.turn();
                 self.pool.publish(POff::new(locked.offset + inline.key_at()), 0);
                 Ok(true)
@@ -261,7 +261,8 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         Ok(())
     }
 
-    /// Removes a record that an interrupted turn has left beside the inline slot of its key. It was never counted.
+    /// Removes a record that an interrupted conversion has left beside the inline slot of its key. It was never
+    /// counted.
     fn drop_hidden(&self, locked: &Locked<'_>, hidden: Option<PairSlot<'_>>) {
         if let Some(found) = hidden {
             self.pool.publish(POff::new(locked.offset + found.at.key_at()), 0);

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::rng::Rng;
 use terrace_base::{Error, ErrorKind, Result};
-use terrace_index::{ByteMap, HashCursor, HashIndex, PointIndex, ScanBatch, kinds};
+use terrace_index::{ByteMap, HashIndex, PointIndex, ScanBatch, ScanPosition, kinds};
 use terrace_index_extra::Cceh;
 use terrace_pmem::{Granularity, Media, MemMedia, POff, Pool, PoolOptions};
 
@@ -135,7 +135,7 @@ fn read_all(table: &Table, right: &BTreeMap<u64, u64>, part: Part) {
 }
 
 fn scan(table: &Table) -> Result<BTreeSet<(Vec<u8>, u64)>> {
-    let (mut cursor, mut batch, mut found) = (HashCursor::START, ScanBatch::new(), BTreeSet::new());
+    let (mut cursor, mut batch, mut found) = (ScanPosition::START, ScanBatch::new(), BTreeSet::new());
     for step in 0.. {
         if cursor.is_end() {
             break;

@@ -1,5 +1,5 @@
-//! Integration tests: the suite that the indexes of `terrace-index` pass, for those of this crate, and what is particular to
-//! each of them.
+//! Integration tests: the suite that the indexes of `terrace-index` pass, for those of this crate, and what is
+//! particular to each of them.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, which the lint cannot see")]
 

@@ -47,7 +47,7 @@ impl<const B: usize, const P: usize> Case for Extendible<B, P> {
     }
 }
 
-/// Write buffers so small, and a log so short, that merges, cuts and turns come up at every few changes.
+/// Write buffers so small, and a log so short, that merges, cuts and rotations come up at every few changes.
 pub fn tight(merge: Merge, cache: bool) -> BufferOptions {
     BufferOptions { merge, cache, capacity: Some(3), log_bytes: 300, lanes: 2, seed: Some(SEED) }
 }

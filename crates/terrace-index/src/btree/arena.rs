@@ -21,7 +21,7 @@ const FIRST_SEGMENT_WORDS: u64 = 4096;
 /// Segments at most: more than memory.
 const SEGMENTS: usize = 36;
 
-/// Words by address. What is handed out is zero.
+/// Words by address. New words are zero.
 pub(super) struct Arena {
     segments: [OnceLock<Segment>; SEGMENTS],
     /// The next free address.
@@ -61,7 +61,7 @@ impl Arena {
             let at = end.next_multiple_of(of);
             let (segment, start) = segment_of(at);
             let left = (FIRST_SEGMENT_WORDS << segment) - start as u64;
-            // What does not fit begins the next segment.
+            // An allocation that does not fit begins the next segment.
             let from = if words <= left { at } else { at + left };
             match self.end.compare_exchange_weak(end, from + words, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return from,
@@ -76,8 +76,8 @@ impl Arena {
     }
 }
 
-/// Words side by side, from the beginning of a page on. The system provides the pages as they are used: a writer who
-/// needs the next segment does not wait until all of it is zero.
+/// Words side by side, from the beginning of a page on. The system provides the pages as they are used: a writer that
+/// needs the next segment does not wait for all of it to be zeroed.
 struct Segment(MmapMut);
 
 impl Segment {
@@ -85,7 +85,7 @@ impl Segment {
         let bytes = words as usize * size_of::<AtomicU64>();
         match MmapMut::map_anon(bytes) {
             Ok(memory) => Segment(memory),
-            // As any allocation ends for which there is no memory.
+            // As with any allocation without memory.
             Err(_) => {
                 handle_alloc_error(Layout::array::<AtomicU64>(words as usize).unwrap_or(Layout::new::<u64>()))
             }

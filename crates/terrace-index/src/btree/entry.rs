@@ -13,7 +13,7 @@ use super::arena::Arena;
 /// Keys up to this length are compared without being looked up.
 pub(crate) const WHOLE_KEY_BYTES: usize = 8 * KEY_WORDS;
 
-/// Most bytes at the beginning of keys that are known to be shared, so that a head can follow.
+/// The longest common beginning of keys that is tracked, so that a head can follow it.
 pub(super) const MOST_SHARED: usize = WHOLE_KEY_BYTES - 8;
 
 /// Most words of a key kept in an entry.
@@ -27,7 +27,7 @@ const WORD_BITS: u32 = 48;
 
 const WORD_MASK: u64 = (1 << WORD_BITS) - 1;
 
-/// What is looked for, or about to enter.
+/// The target of a search, or of an insertion.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target<'a> {
     pub key: &'a [u8],

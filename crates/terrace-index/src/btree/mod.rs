@@ -11,9 +11,9 @@
 //!    slot before it.
 //! 3. A slot's *head* is the eight bytes of its key after those that all keys of the node, and every target that
 //!    belongs to it, have in common. Only where heads are equal are entries looked at.
-//! 4. A node's version is odd while it changes, and a node splits while it and its parent, or the root, are odd.
-//!    So whoever finds a parent's version unchanged after reading that of the child which a target belongs to
-//!    has a child which it belongs to at that version.
+//! 4. A node's version is odd while it changes, and a node splits while it and its parent, or the root, are odd. So if
+//!    a parent's version is unchanged after the version of a target's child was read, the target belongs to the child
+//!    at that version.
 
 mod arena;
 mod entry;
@@ -43,7 +43,7 @@ pub(crate) struct BTree {
     writer: Mutex<()>,
 }
 
-/// Where a target belongs, as of one moment.
+/// The place of a target at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Trail {
     leaf: u64,
@@ -71,10 +71,10 @@ pub(crate) struct Place {
     pub exact: bool,
 }
 
-/// How a target lies to what all keys begin with.
+/// How a target compares with the common beginning of all keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Side {
-    /// It begins with the same bytes.
+    /// It has the same beginning.
     Within,
     /// It is before every entry.
     Before,
@@ -144,7 +144,7 @@ impl BTree {
         at
     }
 
-    /// What [`keep`](Self::keep) has put at `at`, and more after it.
+    /// The words that [`keep`](Self::keep) has put at `at`, and those after them.
     pub fn kept(&self, at: u64) -> impl Iterator<Item = u64> {
         self.arena.words(at).iter().map(|word| word.load(Ordering::Relaxed))
     }
@@ -163,7 +163,7 @@ impl BTree {
         }
     }
 
-    /// Finds the place of `target` unless somebody changes what is on the way.
+    /// Finds the place of `target`, unless a node on the way is being changed.
     fn try_find(&self, target: Target<'_>, look_up: LookUp<'_>) -> Result<Option<Trail>> {
         let mut side = None;
         let mut position = |node: NodeRef<'_>| match *side.get_or_insert_with(|| self.side(target.key)) {
@@ -178,7 +178,7 @@ impl BTree {
             true => (leaf.entry(position), leaf.head(position) == entry::head(target.key, leaf.skip())),
             false => (leaf.right().map_or(HEAD, |right| right.entry(0)), true),
         };
-        // Where the heads differ so do the keys, and the entry need not be looked at.
+        // If the heads differ so do the keys, and the entry need not be read.
         let (same_key, seq) = match after != HEAD && alike && side == Some(Side::Within) {
             true => entry::compare_keys(&self.arena, after, target.key, look_up)?,
             false => (Order::Less, 0),
@@ -190,8 +190,8 @@ impl BTree {
         Ok(leaf.is_at(version).then_some(trail))
     }
 
-    /// Goes down to a leaf, in each node through the child before the slot that `position` says. Nothing if
-    /// somebody changes what is on the way.
+    /// Goes down to a leaf, in each node through the child before the slot that `position` returns. `None` if a node on
+    /// the way is being changed.
     fn descend(
         &self,
         mut position: impl FnMut(NodeRef<'_>) -> Result<usize>,
@@ -205,7 +205,7 @@ impl BTree {
         while node.level() > 0 {
             let at = position(node)?;
             let child = node.child(at - 1);
-            // What was read may be of several moments, and the child none at all.
+            // The words read may be of several moments, so the child may be invalid.
             if !node.is_at(version) {
                 return Ok(None);
             }

@@ -64,7 +64,7 @@ impl<'a> NodeRef<'a> {
         self.words[at].store(value, Ordering::Release);
     }
 
-    /// Starts loading what a search looks at: its lines come at once instead of one after the other.
+    /// Starts loading the lines that a search reads: they come at once instead of one after the other.
     #[inline]
     pub fn prefetch(&self) {
         #[cfg(target_arch = "x86_64")]
@@ -82,14 +82,14 @@ impl<'a> NodeRef<'a> {
         version.is_multiple_of(2).then_some(Version(version))
     }
 
-    /// Whether all that was read since `version` was read is of one moment.
+    /// Whether all reads since `version` was read are of one moment.
     #[inline]
     pub fn is_at(&self, version: Version) -> bool {
         fence(Ordering::Acquire);
         self.words[at::VERSION].load(Ordering::Relaxed) == version.0
     }
 
-    /// Says that the node is being changed.
+    /// Marks the node as being changed.
     pub fn begin(&self) {
         let version = self.words[at::VERSION].load(Ordering::Relaxed);
         debug_assert!(version.is_multiple_of(2), "writers exclude each other");
@@ -97,13 +97,13 @@ impl<'a> NodeRef<'a> {
         fence(Ordering::Release);
     }
 
-    /// Says that the node has been changed.
+    /// Ends a change of the node.
     pub fn end(&self) {
         let version = self.words[at::VERSION].load(Ordering::Relaxed);
         self.words[at::VERSION].store(version + 1, Ordering::Release);
     }
 
-    /// Slots in use: at least 1, at most [`SLOTS`], whatever moments it was read at.
+    /// Slots in use: at least 1, at most [`SLOTS`], even if the word is read during a change.
     #[inline]
     pub fn len(&self) -> usize {
         self.word(at::LEN) as usize

@@ -123,12 +123,12 @@ impl BTree {
     /// new half.
     fn split(&self, left: &NodeRef<'_>, position: usize, entry: u64, child: u64) -> u64 {
         let right = NodeRef::at(&self.arena, node::create(&self.arena, left.level()));
-        // What only grows at its end need not be half empty.
+        // A tree that only grows at its end keeps its nodes full.
         let is_end = left.high() == HEAD && position == SLOTS;
         let from = if is_end { SLOTS } else { SLOTS / 2 };
         left.move_slots(from, &right);
         match position.checked_sub(from) {
-            // The first slot of the right half, or what comes after it.
+            // The first slot of the right half, or the entry after it.
             Some(0) if is_end => right.push(entry::head_of(&self.arena, entry, left.skip()), entry, child),
             Some(after @ 1..) => {
                 left.join(&right);
@@ -141,7 +141,7 @@ impl BTree {
         self.sharpen(left, &right)
     }
 
-    /// Has both halves of a node skip all that their keys begin with.
+    /// Makes both halves of a node skip the common beginnings of their keys.
     fn sharpen(&self, left: &NodeRef<'_>, right: &NodeRef<'_>) -> u64 {
         for node in [left, right] {
             if !node.is_open() {
@@ -161,7 +161,7 @@ impl BTree {
         self.root.store(root.at, Ordering::Release);
     }
 
-    /// Compares the tree with the words of all records in order; says what is wrong.
+    /// Compares the tree with the words of all records in order; returns differences.
     pub fn check(&self, entries: &[u64]) -> Option<String> {
         let _writer = self.writer.lock();
         let mut node = NodeRef::at(&self.arena, self.root.load(Ordering::Relaxed));
@@ -181,7 +181,7 @@ impl BTree {
         })
     }
 
-    /// Checks the nodes of a level from `first` on; `entries` becomes what they hold.
+    /// Checks the nodes of a level from `first` on; `entries` becomes their entries.
     fn check_level(&self, first: NodeRef<'_>, entries: &mut Vec<u64>) -> Option<String> {
         let above = std::mem::take(entries);
         let (mut firsts, mut next) = (Vec::new(), Some(first));

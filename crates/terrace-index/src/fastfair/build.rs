@@ -86,7 +86,7 @@ impl<const N: usize> FastFair<N> {
         fresh.take(kinds::FASTFAIR_NODE, Self::NODE_BYTES)
     }
 
-    /// Writes and flushes a node at `off` that `items`, and soon a key `extra`, will suit.
+    /// Writes and flushes a node at `off` that suits `items`, and soon a key `extra`.
     pub(super) fn build(
         &self,
         fresh: &mut Fresh<'_>,
@@ -147,8 +147,8 @@ impl<const N: usize> FastFair<N> {
     }
 }
 
-/// The skip for a node as planned. The first entry of an inner node takes whatever comes before the second, so
-/// its key does not matter.
+/// The skip for a node as planned. The first entry of an inner node takes all keys before the second one, so its own
+/// key does not matter.
 fn choose_skip(plan: &Plan<'_>, items: &[Item<'_>], extra: Option<&[u8]>) -> Skip {
     let from = usize::from(plan.level > 0).min(items.len());
     let mut keys: Vec<_> = items[from..].iter().map(|i| i.key).collect();

@@ -1,9 +1,9 @@
 //! Proving a tree whole, writers being at rest.
 //!
-//! Level by level the nodes' fences must meet and cover every key; entries must ascend, lie between their
-//! node's fences, have its prefix and their keys' slices; and a search from the root must find every key
-//! and child where the walk along the siblings has found it. What a crash has left half done, and the next writer
-//! will put right, is no finding.
+//! Level by level the nodes' fences must meet and cover every key; entries must ascend, lie between their node's
+//! fences, have its prefix and their keys' slices; and a search from the root must find every key and child where the
+//! walk along the siblings has found it. Changes that a crash has left half done, and that the next writer completes,
+//! are not findings.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ use super::key::{Target, common, slice};
 use super::layout::RecordHead;
 use super::node::NodeRef;
 
-/// What is carried from node to node.
+/// The state that is carried from node to node.
 struct Report<'t> {
     problems: Vec<String>,
     level: u8,
@@ -80,7 +80,7 @@ impl<const N: usize> FastFair<N> {
     fn check_entry<'t>(&'t self, node: NodeRef<'t, N>, i: usize, report: &mut Report<'t>) -> Result<()> {
         let (stored, ptr) = node.entry(i);
         if i > 0 && ptr == node.ptr(i - 1) {
-            // Void: left by a crash.
+            // A void entry, left by a crash.
             return Ok(());
         }
         let Some(key) = (if node.level() == 0 {
@@ -93,7 +93,7 @@ impl<const N: usize> FastFair<N> {
         let (low, high) = (self.low_key(node)?, self.high_key(node)?);
         let inside = low.is_none_or(|low| low <= key) && high.is_none_or(|high| key < high);
         report.expect(inside, node.off, "an entry outside its fences");
-        // The first entry of an inner node takes all that comes before the second; its key does not matter.
+        // The first entry of an inner node takes all keys before the second one, so its own key does not matter.
         if node.level() == 0 || i > 0 {
             report.expect(self.suits(node, key)?, node.off, "an entry without the prefix");
             let right = stored == slice(key, node.skip()) || self.is_on_the_move(node, i)?;

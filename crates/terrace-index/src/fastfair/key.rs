@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-/// What a descent looks for.
+/// The target of a descent.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Target<'k> {
     /// The node that a key belongs to.
@@ -32,7 +32,7 @@ impl Target<'_> {
         }
     }
 
-    /// Where the target lies as to all keys that begin with `prefix`.
+    /// How the target compares with all keys that begin with `prefix`.
     pub fn against(&self, prefix: &[u8]) -> Ordering {
         match self {
             Target::At(key) | Target::Before(key) if key.starts_with(prefix) => Ordering::Equal,
@@ -65,7 +65,7 @@ pub(super) fn separator<'k>(left: &[u8], right: &'k [u8]) -> &'k [u8] {
     &right[..(common(left, right) + 1).min(right.len())]
 }
 
-/// How a node skips.
+/// The bytes that a node skips.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Skip {
     /// Leading bytes skipped.
@@ -77,9 +77,9 @@ pub(super) struct Skip {
 
 /// Chooses how much a node with these fences and ascending keys should skip.
 ///
-/// What the fences share costs nothing. Only if that leaves many neighbours with the same slice does a node
-/// skip more of what its keys share, and then as little as tells them apart, so that later keys differ
-/// rather within the slice than in the prefix, which makes them rebuild the node.
+/// Skipping bytes that the fences share costs nothing. Only if many neighbours would still have the same slice, a node
+/// skips more of the bytes that its keys share, and then as few as tell them apart: a later key that differs within the
+/// slice is fine, while one that differs in the prefix makes the node be rebuilt.
 pub(super) fn choose_skip(low: Option<&[u8]>, high: Option<&[u8]>, keys: &[&[u8]]) -> Skip {
     let by_fences = match (low, high) {
         (Some(low), Some(high)) => common(low, high),

@@ -4,11 +4,11 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use terrace_base::checksum::{crc32c, crc32c_append, crc32c_words};
-use terrace_pmem::{PmSafe, pm_layout};
+use terrace_pmem::pm_layout;
 
 use crate::key_object::encode_key_head;
 
-/// What [`MAGIC`] begins with in every version.
+/// The beginning of [`MAGIC`] in every version.
 const NAME: [u8; 6] = *b"TFASTF";
 /// The version of the format that this build writes and reads.
 pub(super) const VERSION: u8 = 2;
@@ -48,7 +48,7 @@ pub(super) struct TreeHeader {
     pub totals_crc: AtomicU32,
     /// Zero.
     pub reserved: u32,
-    /// Generation of the last open after an unclean end: nodes last locked before it may need repair.
+    /// Generation of the last open after an unclean end: nodes that were last locked before it may need repair.
     pub unclean: AtomicU64,
     /// Zero.
     pub reserved2: u64,
@@ -139,7 +139,7 @@ pub(super) struct RecordHead {
 /// Bytes of a record before its key.
 pub(super) const RECORD_HEAD_BYTES: u64 = 24;
 
-/// What a record with a short key takes.
+/// Bytes of a record with a short key.
 pub(super) const RECORD_LINE: u64 = 64;
 
 const _: () = {
@@ -157,7 +157,7 @@ const _: () = {
     assert!(offset_of!(RecordHead, state) == 16);
 };
 
-// SAFETY: what changes while it is shared is atomic.
+// SAFETY: fields that change while they are shared are atomic.
 pm_layout! {
     unsafe TreeHeader: 64 {
         magic @ 0,
@@ -175,19 +175,23 @@ pm_layout! {
     unsafe RecordHead: 24 { word @ 0, crc @ 8, klen @ 12, reserved @ 14, state @ 16 }
 }
 
-macro_rules! prove_node {
-    ($($entries:literal: $bytes:literal),+) => {
-        $(pm_layout! { proof Node<$entries>: $bytes {
-            crc @ 0, skip @ 4, level @ 6, tag @ 7, low @ 8, high @ 16, prefix @ 24, next @ 32, forward @ 40, merge @ 48,
-            lock @ 56, entries @ 64
-        } })+
-    };
+// SAFETY: as above.
+pm_layout! {
+    unsafe Node<const N: usize>: 64 + 16 * N, {
+        crc @ 0,
+        skip @ 4,
+        level @ 6,
+        tag @ 7,
+        low @ 8,
+        high @ 16,
+        prefix @ 24,
+        next @ 32,
+        forward @ 40,
+        merge @ 48,
+        lock @ 56,
+        entries @ 64,
+    }
 }
-prove_node!(28: 512, 4: 128);
-
-// SAFETY: proved for the two sizes that there are, and no other differs but in how many entries follow the header. Entries
-// are `PmSafe`, and what changes while it is shared is atomic.
-unsafe impl<const N: usize> PmSafe for Node<N> {}
 
 /// Bytes of a node of `n` entries.
 pub(super) const fn node_bytes(n: usize) -> u64 {
@@ -196,7 +200,7 @@ pub(super) const fn node_bytes(n: usize) -> u64 {
 
 /// Bits of a sealed word that are its value: pools are smaller.
 const VALUE_BITS: u32 = 48;
-/// What a sealed word reads as that was not written where it lies: it leads nowhere, and ends no node.
+/// The value of a sealed word that was written elsewhere: it leads nowhere, and does not end a node.
 pub(super) const STRAY: u64 = u64::MAX;
 
 /// Sixteen bits that bind `value` to a place.
@@ -212,7 +216,7 @@ pub(super) fn seal(place: u64, ptr: u64) -> u64 {
     ptr | check_bits(place, ptr) << VALUE_BITS
 }
 
-/// Where the word of an entry leads that is known to be one of its place.
+/// The value of an entry's word that is known to belong to its place.
 #[inline]
 pub(super) fn value_of(word: u64) -> u64 {
     word & ((1 << VALUE_BITS) - 1)
@@ -247,7 +251,7 @@ pub(super) fn entry_place(place: u64, i: usize) -> u64 {
     place.wrapping_add(NODE_HEADER_BYTES + i as u64 * ENTRY_BYTES)
 }
 
-/// What a node is made of besides its entries and links.
+/// The fields of a node besides its entries and links.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NodeFields {
     pub level: u8,

@@ -1,9 +1,9 @@
-//! Node locks, and the repair of what a crash left in a node.
+//! Node locks, and the repair of nodes after a crash.
 //!
-//! The lock word holds the pool's generation (upper 32 bits), a counter (30), the direction that entries are
-//! being shifted in (1: left, deleting) and the lock bit. A lock of an older generation died with its
-//! process. Every lock and every change of direction moves the counter on, so that a reader which sees the
-//! same word twice has seen shifts in that one direction or none.
+//! The lock word holds the pool's generation (upper 32 bits), a counter (30), the direction that entries are being
+//! shifted in (1: left, deleting) and the lock bit. A lock of an older generation died with its process. Every lock and
+//! every change of direction moves the counter on, so that between two equal looks a reader has seen shifts in that one
+//! direction or none.
 
 use std::sync::atomic::Ordering;
 
@@ -43,7 +43,7 @@ pub(super) struct Locked<'t, const N: usize> {
     pub node: NodeRef<'t, N>,
     /// The lock word that was replaced.
     pub before: u64,
-    /// Of a reader: the pool is not closed meanwhile.
+    /// A reader's guard: the pool is not closed meanwhile.
     _touching: Option<Touching<'t>>,
 }
 
@@ -72,7 +72,7 @@ fn bump(word: u64) -> u64 {
 }
 
 impl<const N: usize> FastFair<N> {
-    /// Locks `node`. The first lock after an unclean end repairs what that has left in it.
+    /// Locks `node`. The first lock after an unclean end repairs the node.
     pub(super) fn lock<'t>(&'t self, node: NodeRef<'t, N>) -> Result<Locked<'t, N>> {
         let mine = self.generation << 32;
         let backoff = Backoff::new();
@@ -98,8 +98,8 @@ impl<const N: usize> FastFair<N> {
         }
     }
 
-    /// Locks `node` if nobody has it and no crash can have left anything in it to repair. Where the pool is for
-    /// reading only, or closed, nobody locks: a lock left there would be taken for the next session's.
+    /// Locks `node` if it is free and needs no repair after a crash. In a read-only or closed pool nobody locks: a lock
+    /// left there would be taken for the next session's.
     pub(super) fn try_lock_sound<'t>(&'t self, node: NodeRef<'t, N>) -> Option<Locked<'t, N>> {
         let word = node.version();
         if is_locked(word) || self.may_need_repair(word) {
@@ -112,7 +112,7 @@ impl<const N: usize> FastFair<N> {
         taken.then(|| Locked { node, before: word, _touching: Some(touching) })
     }
 
-    /// A lock word is never flushed, and is not what it was.
+    /// The lock word has changed and is never flushed.
     fn touch_lock(&self, node: NodeRef<'_, N>) {
         self.pool.touched(node.off, size_of::<Node<N>>() as u64);
     }
@@ -122,10 +122,10 @@ impl<const N: usize> FastFair<N> {
         Ok(self.forward(node)? != 0)
     }
 
-    /// Puts a node right that a crash may have left in the middle of a shift or a merge.
+    /// Repairs a node that a crash may have left in the middle of a shift or a merge.
     fn repair(&self, locked: &Locked<'_, N>) -> Result<()> {
         let node = locked.node;
-        // What a killed process stored is there, but has perhaps not been written back.
+        // Stores of a killed process are there, but may not have been written back.
         self.pool.persist(node.off, Self::NODE_BYTES);
         if self.is_dead(node)? {
             return Ok(());
@@ -140,7 +140,7 @@ impl<const N: usize> FastFair<N> {
         let mut i = 1;
         while node.ptr(i) != 0 {
             if node.ptr(i) == node.ptr(i - 1) {
-                // Of the two slices at most one is the pointer's own; it is needed on the left.
+                // At most one of the two slices is the pointer's own; it is needed on the left.
                 let slice = self.slice_of(node, node.ptr(i))?;
                 self.set_slice(node, i - 1, slice);
                 self.shift_out(locked, i);

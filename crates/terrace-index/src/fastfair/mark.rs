@@ -11,8 +11,8 @@ use super::scan::CopiedEntry;
 use std::sync::atomic::Ordering;
 
 impl<const N: usize> FastFair<N> {
-    /// Visits every living node, level by level from the root, each from left to right. Beside writers: what
-    /// lives throughout is visited, and perhaps some nodes whose ranges overlap.
+    /// Visits every living node, level by level from the root, each from left to right. Beside writers: nodes that live
+    /// throughout are visited, and perhaps some whose ranges overlap.
     pub(super) fn for_each_node<'t>(
         &'t self,
         visit: &mut dyn FnMut(NodeRef<'t, N>) -> Result<()>,
@@ -70,7 +70,7 @@ impl<const N: usize> FastFair<N> {
         while off != 0 && walk.seen.insert(off) {
             let node = self.node(off)?;
             if self.may_need_repair(node.version()) {
-                // What a killed process unlinked last may not be durable; it must be before it is reclaimed.
+                // The last unlinking of a killed process may not be durable; it must be before its memory is reclaimed.
                 self.pool.persist(off, Self::NODE_BYTES);
             }
             walk.marks.slot(off)?;
@@ -99,7 +99,7 @@ impl<const N: usize> FastFair<N> {
     }
 }
 
-/// What is marked on a walk.
+/// The marks of a walk.
 struct Marking<'m> {
     marks: &'m mut Marks,
     /// Nodes and key objects marked.

@@ -26,8 +26,8 @@ use super::node::NodeRef;
 use super::write::Held;
 
 impl<const N: usize> FastFair<N> {
-    /// Merges the node of `level` that `key` belongs to with a sibling, if they fit into one with room to spare,
-    /// and goes on upward. A pool without room for the new node leaves things as they are.
+    /// Merges the node of `level` that `key` belongs to with a sibling, if they fit into one with room to spare, and
+    /// goes on upward. Without room for the new node nothing is merged.
     pub(super) fn try_merge(&self, key: &[u8], level: u8) -> Result<()> {
         match self.merge_upward(key, level) {
             Err(e) if e.is_out_of_space() => Ok(()),
@@ -106,7 +106,7 @@ impl<const N: usize> FastFair<N> {
         Ok(child)
     }
 
-    /// A durable node of what is in `l` and `r`.
+    /// A durable node with the entries of `l` and `r`.
     fn build_merged(&self, l: NodeRef<'_, N>, r: NodeRef<'_, N>, items: &[Item<'_>]) -> Result<u64> {
         let mut fresh = Fresh::new(&self.pool);
         let off = self.place(&mut fresh)?;
@@ -141,7 +141,7 @@ impl<const N: usize> FastFair<N> {
                 return Ok(());
             }
             self.pool.publish(POff::new(self.header_off + ROOT_AT), child.off);
-            // Whoever has the old root in hand must not take it for a parent any more.
+            // A writer that holds the old root must not take it for a parent any more.
             self.switch(root, child.off);
             drop(lock);
             self.retire_node(root, false)?;

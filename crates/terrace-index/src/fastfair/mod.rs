@@ -6,26 +6,26 @@
 //! inner entry (slice, child)       the child's `low` key object is its separator
 //! ```
 //!
-//! A node skips the bytes that its keys share and keeps the next eight beside each pointer; full keys are
-//! looked at only where those tie. Updating a key swaps the word in its record and touches no node. Inserting
-//! and deleting shift entries in place with ordered 8-byte stores (`shift`). Everything else - splits, merges,
-//! other skips, new roots - builds new nodes and switches to them by one publish of `forward` in the old one;
-//! parents and left siblings follow, helped by whoever comes by, also after a crash (`parent`).
+//! A node skips the bytes that its keys share and keeps the next eight beside each pointer; full keys are looked at
+//! only where those tie. Updating a key swaps the word in its record and touches no node. Inserting and deleting shift
+//! entries in place with ordered 8-byte stores (`shift`). Everything else - splits, merges, other skips, new roots -
+//! builds new nodes and switches to them by one publish of `forward` in the old one; parents and left siblings follow,
+//! completed by any writer that comes by, also after a crash (`parent`).
 //!
 //! Thread safety: every method may be called from any thread at any time. Readers take no locks. Writers lock
 //! single nodes, or, to merge, a parent and then two children from left to right; splits hold one lock at a
 //! time. Locks are words that die with the process.
 //!
-//! What always holds:
+//! Invariants:
 //!
 //! 1. A node's level, fences, skip and prefix never change. Nodes of one level partition the keys.
-//! 2. An entry is in its node at every moment, also in what a power cut leaves; a void copy has the pointer
-//!    of its left neighbour.
-//! 3. A node dies by the durable publish of its `forward` (or, with a `merge` hint, that of its left sibling's)
-//!    and never changes again. Whoever goes through `forward` makes sure that it is durable first.
+//! 2. An entry is in its node at every moment, also after a power cut; a void copy has the pointer of its left
+//!    neighbour.
+//! 3. A node dies by the durable publish of its `forward` (or, with a `merge` hint, that of its left sibling's) and
+//!    never changes again. A thread that follows `forward` makes it durable first.
 //! 4. A parent names a living child only if the parent's next separator is not past the child's high fence.
-//! 5. A node changes its structure only while its parent, or the root pointer, names it directly. So forward
-//!    chains have one link. The left sibling's link is changed first, the parent's entry last, and whoever changes the
+//! 5. A node changes its structure only while its parent, or the root pointer, names it directly. So forward chains
+//!    have one link. The left sibling's link is changed first, the parent's entry last, and the thread that changes the
 //!    entry retires the node.
 //! 6. A separator is the low fence of exactly one leaf, which owns the key object; nodes above share it.
 //! 7. A shortcut leads to a living leaf or is noticed to be out of date (`shortcut`).
@@ -86,8 +86,8 @@ pub struct FastFair<const N: usize = FANOUT> {
     pool: Pool,
     header_off: u64,
     generation: u64,
-    /// Generation of the last open after an unclean end, 0 if there was none: nodes last locked before it may
-    /// hold what a crash has left.
+    /// Generation of the last open after an unclean end, 0 if there was none: nodes that were last locked before it may
+    /// need repair.
     unclean: u64,
     limbo: Limbo<Garbage>,
     /// Held to replace the root.
@@ -128,8 +128,8 @@ impl<const N: usize> FastFair<N> {
         reserved.name(root_name, self.header_off)
     }
 
-    /// Attaches to the tree under the root `root_name`, after a crash as after a clean close, in constant
-    /// time: what a crash left half done is put right by the writers that come by.
+    /// Attaches to the tree under the root `root_name`, after a crash as after a clean close, in constant time: writers
+    /// complete changes that a crash left half done when they come by.
     pub fn open(pool: &Pool, root_name: &str) -> Result<Self> {
         let header = pool
             .root(root_name)?
@@ -161,19 +161,19 @@ impl<const N: usize> FastFair<N> {
         // The root pointer, too, may have been stored by a process that was killed before it was durable.
         pool.persist(header, TREE_HEADER_BYTES);
         tree.node(head.root.load(Ordering::Acquire))?;
-        tree.load_totals()?;
+        tree.totals.load(&tree.pool, &tree.saved_totals()?);
         tree.unclean = unclean;
         Ok(tree)
     }
 
-    /// Gives back what was unlinked, as far as present readers allow; says whether that is everything.
+    /// Gives back unlinked memory, as far as present readers allow; returns whether that is everything.
     pub fn drain(&self) -> bool {
         self.limbo.drain();
         self.limbo.is_empty()
     }
 
-    /// Sets the most bytes of DRAM that shortcuts to leaves take; 32 MiB where nothing is set. Twenty keys take
-    /// about 80 to 100 bytes, more if they are long.
+    /// Sets the most bytes of DRAM that shortcuts to leaves take; 32 MiB by default. Twenty keys take about 80 to 100
+    /// bytes, more if they are long.
     pub fn set_shortcut_limit(&self, bytes: u64) {
         self.shortcuts.set_limit(bytes);
     }
@@ -185,7 +185,7 @@ impl<const N: usize> FastFair<N> {
             header_off,
             generation: pool.generation(),
             unclean: 0,
-            // What cannot be freed is unreachable, and found by the pool's check.
+            // Memory that cannot be freed is unreachable, and the pool's check finds it.
             limbo: Limbo::new(move |(kind, off, _)| drop(free.free(off, kind))),
             root_lock: Mutex::new(()),
             totals: Totals::default(),
@@ -242,7 +242,8 @@ impl<const N: usize> PointIndex for FastFair<N> {
 
     fn close(&self) -> Result<()> {
         self.limbo.drain();
-        self.save_totals()
+        self.totals.save(&self.pool, &self.saved_totals()?);
+        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ use super::node::NodeRef;
 use crate::limbo::Presence;
 use crate::point::{admit_key, admit_word};
 
-/// The leaves that some keys belonged to a moment ago. While it lives none of them is freed.
+/// The leaves that some keys belonged to a moment ago. While this value lives none of them is freed.
 ///
 /// A leaf's fences never change: as long as it has not died it is the one that its keys belong to.
 pub struct Nearby<'t, const N: usize> {
@@ -19,7 +19,7 @@ pub struct Nearby<'t, const N: usize> {
 }
 
 impl<const N: usize> FastFair<N> {
-    /// Looks up where `keys` belong.
+    /// Looks up the leaves of `keys`.
     pub fn nearby<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Result<Nearby<'_, N>> {
         let here = self.limbo.enter();
         let leaves = keys.map(|key| self.start_leaf(key)).collect::<Result<Vec<u64>>>()?;

@@ -13,7 +13,7 @@ use super::{FastFair, lock};
 use crate::key_object::{key_at, proven};
 use crate::word_cell::WordCell;
 
-/// Replacements in a row after which they are not many but damaged: a reader that is overtaken may see some.
+/// More replacements in a row than this mean damage; a reader that is overtaken may see a few.
 const MAX_FORWARDS: usize = 10_000;
 
 /// A node in place. Valid as long as the presence in the tree's limbo under which it was reached.
@@ -32,7 +32,7 @@ impl<'t, const N: usize> NodeRef<'t, N> {
         (slice, self.unsealed(i, word))
     }
 
-    /// Entry `i` as it lies there: slice, then word. What the word says is not known to be of this place.
+    /// Entry `i` as it lies there: slice, then word. The word is not checked against this place.
     #[inline]
     pub fn sealed_entry(&self, i: usize) -> (u64, u64) {
         let e = &self.n.entries[i];
@@ -57,7 +57,7 @@ impl<'t, const N: usize> NodeRef<'t, N> {
 
     /// Whether every entry was written where it lies. Each is one word, so this holds at every moment of a shift.
     pub fn has_own_entries(&self) -> bool {
-        // Of all of them at once: they hardly ever fail, and none waits for another's outcome.
+        // All are checked at once: they hardly ever fail, and no check waits for another.
         (0..N).fold(true, |own, i| own & (self.unsealed(i, self.sealed_entry(i).1) != STRAY))
     }
 
@@ -122,7 +122,7 @@ impl<const N: usize> FastFair<N> {
         Ok(node)
     }
 
-    /// What an entry that was written elsewhere is.
+    /// The error about an entry that was written elsewhere.
     #[cold]
     pub(super) fn stray(&self, node: NodeRef<'_, N>) -> Error {
         self.damaged(node.off, "a node with entries of its own", "others'")
@@ -195,7 +195,7 @@ impl<const N: usize> FastFair<N> {
         if hint == 0 {
             return Ok(0);
         }
-        // Merged with its left sibling at the moment that one was: see `merge`.
+        // It was merged at the moment when its left sibling was: see `merge`.
         let left = self.node(hint)?;
         let f = left.n.forward.load(Ordering::Acquire);
         Ok(if f == 0 { 0 } else { self.durable_forward(left, f) })
@@ -223,8 +223,8 @@ impl<const N: usize> FastFair<N> {
         Err(self.damaged(off, "a node, or one that leads to its replacement", "nodes that lead in circles"))
     }
 
-    /// Whether what a reader saw between two looks at the lock word is one moment's state, without a writer
-    /// and without what a crash may have left.
+    /// Whether a reader's view between two looks at the lock word is the state of one moment, without a writer and
+    /// without traces of a crash.
     pub(super) fn is_steady(&self, before: u64, after: u64) -> bool {
         before == after && !lock::is_locked(before) && !self.may_need_repair(before)
     }

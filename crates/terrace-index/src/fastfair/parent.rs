@@ -1,7 +1,7 @@
-//! Bringing parents, root and left siblings up to date with what has happened below and beside them.
+//! Updates parents, root and left siblings after changes below and beside them.
 //!
-//! None of it is needed for correct answers: a reader finds its way through forward links and siblings. It is
-//! done by whoever changed a node right afterwards, and by any writer that finds it undone, as after a crash.
+//! None of it is needed for correct answers: a reader finds its way through forward links and siblings. The thread that
+//! changed a node does it right afterwards; any writer that finds it undone, as after a crash, does it too.
 
 use std::sync::atomic::Ordering;
 
@@ -78,8 +78,8 @@ impl<const N: usize> FastFair<N> {
             self.shift_in(&held.lock, count, at + 1, slice(low, parent.skip()), sibling.off);
             count += 1;
         }
-        // The parent's entry is the last to name the dead node: whoever changes it retires the node, and after a
-        // crash before that it is found here again.
+        // The parent's entry is the last to name the dead node: the thread that changes it retires the node, and after
+        // a crash before that the node is found here again.
         self.repair_left(child)?;
         self.pool.publish(POff::new(parent.entry_at(at) + 8), parent.sealed(at, target.off));
         drop(held);

@@ -10,7 +10,7 @@ use super::layout::{FORWARD_AT, MERGE_AT, NOT_DURABLE};
 use super::lock::Locked;
 use super::node::NodeRef;
 
-/// The entries of a node worth keeping, and what is not.
+/// The entries of a node that are kept, and dead records.
 pub(super) struct Gathered<'t> {
     pub items: Vec<Item<'t>>,
     /// Dead records.
@@ -38,7 +38,7 @@ impl<const N: usize> FastFair<N> {
         }
         let key = self.fence(low)?.unwrap_or_default();
         match self.repair_parent(key, old.level()) {
-            // The tree is whole as it is; whoever comes by when there is room will see to the parent.
+            // The tree is correct as it is; a later writer updates the parent when there is room.
             Err(e) if e.is_out_of_space() => Ok(()),
             other => other,
         }
@@ -54,7 +54,7 @@ impl<const N: usize> FastFair<N> {
                 out.items.push(Item { key, ptr });
                 continue;
             }
-            // Proven first, also of a dead one: a word from elsewhere says nothing.
+            // Verified first, also for a dead record: a word from elsewhere means nothing.
             let key = self.record_key(ptr)?;
             match self.cell(ptr)?.load(node.entry_at(i)) {
                 0 => out.dropped.push(ptr),
@@ -119,15 +119,15 @@ impl<const N: usize> FastFair<N> {
         Ok(left)
     }
 
-    /// The one moment at which `new` replaces the locked `old`. `new` and what it leads to are durable.
+    /// The moment at which `new` replaces the locked `old`. `new` and everything that it leads to are durable.
     pub(super) fn switch(&self, old: NodeRef<'_, N>, new: u64) {
         let at = POff::new(old.off + FORWARD_AT);
         self.pool.publish(at, new | NOT_DURABLE);
         self.pool.atomic(at).store(new, std::sync::atomic::Ordering::Release);
     }
 
-    /// Before a locked node dies otherwise than in a merge with its right sibling: takes back the hint that a
-    /// crash in such a merge may have left there.
+    /// Takes back the hint that a crash within a merge may have left in the right sibling. Called before a locked node
+    /// dies in any other way than by that merge.
     pub(super) fn clear_hint(&self, node: NodeRef<'_, N>) -> Result<()> {
         if node.next() == 0 {
             return Ok(());

@@ -13,7 +13,7 @@ use super::write::Parent;
 use crate::change::Change;
 use crate::point::PointIndex;
 
-/// What a leaf becomes.
+/// The replacement of a leaf.
 struct Merged<'t> {
     items: Vec<Item<'t>>,
     /// Records that were made for it.
@@ -21,7 +21,7 @@ struct Merged<'t> {
 }
 
 impl<const N: usize> FastFair<N> {
-    /// Makes all `changes`, which ascend by key, one by one. `edge` is told the fences of the leaves changed.
+    /// Makes all `changes`, which ascend by key, one by one. Calls `edge` with the fences of the changed leaves.
     pub fn merge_in_place(&self, changes: &[Change<'_>], edge: &mut dyn FnMut(&[u8])) -> Result<()> {
         let mut done: Option<Vec<u8>> = None;
         for &Change { key, word, .. } in changes {
@@ -36,8 +36,8 @@ impl<const N: usize> FastFair<N> {
         Ok(())
     }
 
-    /// Makes all `changes`, which ascend by key, those of a leaf at once. `edge` is told the fences of the leaves
-    /// changed.
+    /// Makes all `changes`, which ascend by key, those of a leaf at once. Calls `edge` with the fences of the changed
+    /// leaves.
     pub fn merge_out_of_place(&self, changes: &[Change<'_>], edge: &mut dyn FnMut(&[u8])) -> Result<()> {
         let mut sets = Vec::with_capacity(changes.len());
         for change in changes {
@@ -136,7 +136,7 @@ impl<const N: usize> FastFair<N> {
         }
         let key = self.fence(low)?.unwrap_or_default();
         match self.repair_parent(key, 0) {
-            // The tree is whole as it is; whoever comes by when there is room will see to the parent.
+            // The tree is correct as it is; a later writer updates the parent when there is room.
             Err(e) if e.is_out_of_space() => Ok(()),
             other => other,
         }
@@ -181,7 +181,8 @@ impl<const N: usize> FastFair<N> {
         }
     }
 
-    /// Builds leaves of `items` in the place of the locked one, and tells `edge` where they meet; the first of them.
+    /// Builds leaves of `items` in the place of the locked one, and calls `edge` with their bounds; returns the first
+    /// of them.
     fn build_leaves(
         &self,
         fresh: &mut Fresh<'_>,

@@ -15,7 +15,7 @@ use crate::scan_batch::ScanBatch;
 /// The entries of a leaf in order, as of one moment.
 pub(super) struct Copied {
     pub entries: Vec<CopiedEntry>,
-    /// Whether no writer was there and no crash has left anything: only then slices are what they should be.
+    /// Whether there was no writer and no trace of a crash: only then are slices reliable.
     steady: bool,
 }
 
@@ -58,7 +58,8 @@ impl<const N: usize> FastFair<N> {
             };
             leaf = match beside {
                 Some(next) => next,
-                // Cannot be: what is right of this leaf never begins after its high fence. Start over there.
+                // Impossible in a sound tree, since the right neighbour never begins after this leaf's high fence.
+                // Start over there.
                 None => match self.descend(target, 0)? {
                     Some(arrival) => arrival.node,
                     None => return Ok(()),
@@ -78,7 +79,7 @@ impl<const N: usize> FastFair<N> {
             Bound::Unbounded => Target::Last,
         };
         while out.len() < end {
-            // Nothing comes before the empty key; there is no leaf to find.
+            // No key comes before the empty one; there is no leaf to find.
             if matches!(target, Target::Before([])) {
                 return Ok(());
             }
@@ -102,8 +103,8 @@ impl<const N: usize> FastFair<N> {
         Ok(())
     }
 
-    /// Appends what `entries` refer to as long as `out` holds less than `end`, and has the node at `next` loaded
-    /// with it (0: none).
+    /// Appends the records of `entries` as long as `out` has less than `end`, and loads the node at `next` with them
+    /// (0: none).
     fn push_all(&self, entries: &[CopiedEntry], end: usize, next: u64, out: &mut ScanBatch) -> Result<()> {
         let (mut rest, mut next) = (entries, next);
         // Dead records do not count; most often there are none, and this is done once.
@@ -111,7 +112,7 @@ impl<const N: usize> FastFair<N> {
             let (now, later) = rest.split_at(rest.len().min(end - out.len()));
             self.load(now, std::mem::take(&mut next));
             for entry in now {
-                // Proven before the word is believed: one from elsewhere may say that the key is absent.
+                // Verified before the word is used: a word from elsewhere may say that the key is absent.
                 let (key, cell) = self.record(entry.record)?;
                 let word = cell.load(entry.link);
                 if word != 0 {

@@ -1,10 +1,9 @@
 //! Descending without locks, and looking into nodes that are being changed.
 //!
-//! A reader knows a node to be the right one without comparing keys if its parent's entry led there directly
-//! and the parent was steady meanwhile: parents point to living nodes only where their own next separator is
-//! not past the child's high fence. In every other case (through a forward link, from a parent under change
-//! or left by a crash) the fences decide: too far left is put right by moving along the siblings, too far
-//! right by starting over.
+//! A reader need not compare keys to know that a node is the right one if its parent's entry led there directly and the
+//! parent did not change meanwhile: parents point to living nodes only where their own next separator is not past the
+//! child's high fence. In every other case (through a forward link, from a parent that is changing or was left by a
+//! crash) the fences decide: a reader too far left moves along the siblings, one too far right starts over.
 
 use std::cmp::Ordering as Order;
 use std::sync::atomic::Ordering;
@@ -25,11 +24,11 @@ pub(super) struct Arrival<'t, const N: usize> {
     pub direct: bool,
 }
 
-/// Siblings passed after which a descent is not unlucky but lost in damaged nodes.
+/// A descent that passes more siblings than this is lost in damaged nodes.
 const MAX_SIBLINGS: usize = 10_000;
 
-/// How often an operation may have to begin again because another thread was faster, before it is known to be
-/// lost in damaged nodes: each time costs that other thread a change of the tree's structure.
+/// How often an operation may begin again because another thread was faster. More often means damaged nodes, since each
+/// time the other thread has changed the tree's structure.
 const MAX_RESTARTS: usize = 1_000;
 
 /// The fresh starts that an operation has left.
@@ -93,7 +92,7 @@ impl<const N: usize> FastFair<N> {
         }
     }
 
-    /// The node at `off`, the whole of it asked for at once.
+    /// The node at `off`; all of its lines are loaded at once.
     fn load_node(&self, off: u64) -> Result<NodeRef<'_, N>> {
         self.pool.prefetch(off, Self::NODE_BYTES);
         let node = self.node(off)?;
@@ -172,7 +171,8 @@ impl<const N: usize> FastFair<N> {
         while i < N {
             let (slice, word) = node.sealed_entry(i);
             if value_of(word) == 0 || slice > wanted {
-                // As in `find_upward`, this one and the one before decide; that one is looked at when its child is taken.
+                // As in `find_upward`, this one and the one before decide; that one is looked at when its child is
+                // taken.
                 self.own(node, i, word)?;
                 break;
             }
@@ -195,7 +195,7 @@ impl<const N: usize> FastFair<N> {
         }
     }
 
-    /// The entry of a leaf with `key`: its index and record. Exact whatever writers do meanwhile.
+    /// The entry of a leaf with `key`: its index and record. Exact even beside writers.
     pub(super) fn find(&self, leaf: NodeRef<'_, N>, key: &[u8]) -> Result<Option<(usize, u64)>> {
         if self.against_prefix(leaf, Target::At(key))? != Order::Equal {
             return Ok(None);
@@ -214,9 +214,9 @@ impl<const N: usize> FastFair<N> {
         }
     }
 
-    /// The entry is the one that its record says. That there is none is known by two entries of this node, one behind the other,
-    /// with the wanted slice between theirs. Those passed by before need not be looked at: slices ascend, so an entry that was
-    /// written elsewhere leads to no other answer, or is one of the two.
+    /// An entry that is found is verified by its record. A missing key is verified by two neighbouring entries of this
+    /// node, whose slices enclose the wanted one. Entries passed before need no check: slices ascend, so an entry that
+    /// was written elsewhere does not change the answer, or is one of the two.
     fn find_upward(&self, leaf: NodeRef<'_, N>, key: &[u8], wanted: u64) -> Result<Option<(usize, u64)>> {
         let mut passed = None;
         for i in 0..N {

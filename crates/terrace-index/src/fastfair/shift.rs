@@ -1,8 +1,8 @@
 //! FAST: inserting into and deleting from a node by shifting entries with ordered 8-byte stores.
 //!
-//! After a crash the stores to one line are there up to some point, and a line is drained before the next
-//! one is touched. So whatever moment the power goes, every entry that was in the node is in it, at least once;
-//! an entry whose pointer equals its left neighbour's is void. See the table in `docs/formats/fastfair.md`.
+//! After a crash the stores to one line are there up to some point, and a line is drained before the next one is
+//! touched. So after a power cut at any moment every entry that was in the node is in it at least once; an entry whose
+//! pointer equals its left neighbour's is void. See the table in `docs/formats/fastfair.md`.
 
 use terrace_pmem::{LINE_BYTES, POff};
 
@@ -14,7 +14,7 @@ use super::node::NodeRef;
 impl<const N: usize> FastFair<N> {
     /// Inserts (`slice`, `ptr`) at `at` into a locked node with `count` < `N` entries; durable on return.
     ///
-    /// What `ptr` refers to has been flushed by this thread; it is drained here before it is linked.
+    /// This thread has flushed the object that `ptr` refers to; it is drained here before it is linked.
     pub(super) fn shift_in(&self, locked: &Locked<'_, N>, count: usize, at: usize, slice: u64, ptr: u64) {
         debug_assert!(at <= count && count < N);
         let node = locked.node;
@@ -23,7 +23,7 @@ impl<const N: usize> FastFair<N> {
         for i in (at + 1..=count).rev() {
             let (slice, ptr) = node.own_entry(i - 1);
             if i == count {
-                // Past the end the slice is anything; it must be right when the pointer makes the entry one.
+                // The slice past the end is arbitrary; it must be right when the pointer makes the entry valid.
                 self.store_slice(node, i, slice);
                 self.store_ptr(node, i, ptr);
             } else {

@@ -1,12 +1,12 @@
 //! Shortcuts: straight to a leaf, past the inner nodes, by a volatile index of leaves in DRAM.
 //!
-//! An entry says: the leaf with this low fence lies there, and its high fence is that. Fences never change, so
-//! all that can be wrong with an entry is that its leaf has died. Entries come from descents that had to go
-//! through the tree; a key whose leaf has none is found that way.
+//! An entry has the place and the high fence of the leaf with a low fence. Fences never change, so an entry can only be
+//! wrong because its leaf has died. Entries come from descents that had to go through the tree; a key whose leaf has
+//! none is found that way.
 //!
-//! 1. An entry is made under the lock of a living leaf. A leaf's entry is cleared after the leaf has died and
-//!    before it is retired. So whoever, being present in limbo, finds a leaf here may look at it.
-//! 2. Shortcuts take a bounded amount of DRAM. What finds no room has no shortcut.
+//! 1. An entry is made under the lock of a living leaf. A leaf's entry is cleared after the leaf has died and before it
+//!    is retired. So a thread that is present in limbo may read a leaf that it finds here.
+//! 2. Shortcuts take a bounded amount of DRAM. A leaf for which there is no room has no shortcut.
 
 use std::cmp::Ordering as Order;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use crate::btree::{BTree, Target, WHOLE_KEY_BYTES, words_of};
 /// Default of the most DRAM that shortcuts take.
 const LIMIT_BYTES: u64 = 32 << 20;
 
-/// Entries have sequence number 1, so that what is looked for with 0 comes after the entry of the same key.
+/// Entries have sequence number 1, so that a search with 0 comes after the entry of the same key.
 const ENTRY: u64 = 1;
 
 /// The shortcuts of a tree.

@@ -15,30 +15,18 @@ impl<const N: usize> FastFair<N> {
         self.totals.counted(|| self.count_all())
     }
 
-    /// Takes over what the last close saved, if it can be trusted.
-    pub(super) fn load_totals(&self) -> Result<()> {
-        self.totals.load(&self.pool, &self.saved_totals()?);
-        Ok(())
-    }
-
-    /// Saves the totals for the next session.
-    pub(super) fn save_totals(&self) -> Result<()> {
-        if self.totals.save(&self.pool, &self.saved_totals()?) {
-            self.pool.persist(self.header_off, TREE_HEADER_BYTES);
-        }
-        Ok(())
-    }
-
-    fn saved_totals(&self) -> Result<SavedTotals<'_>> {
+    /// The totals of the last close, and the place for those of the next one.
+    pub(super) fn saved_totals(&self) -> Result<SavedTotals<'_>> {
         let head = self.header()?;
-        Ok(SavedTotals { keys: &head.keys, bytes: &head.bytes, crc: &head.totals_crc })
+        let header = (self.header_off, TREE_HEADER_BYTES);
+        Ok(SavedTotals { keys: &head.keys, bytes: &head.bytes, crc: &head.totals_crc, header })
     }
 
     fn count_all(&self) -> (u64, u64) {
         let _here = self.limbo.enter();
         let mut keys = 0;
         let mut bytes = TREE_HEADER_BYTES;
-        // An error ends the walk; what was counted until then stands.
+        // An error ends the walk; the counts until then stand.
         let _ = self.for_each_node(&mut |node| {
             bytes += Self::NODE_BYTES + self.key_object_bytes(node.n.prefix)?;
             if node.level() > 0 {

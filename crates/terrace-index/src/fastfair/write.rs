@@ -1,8 +1,8 @@
 //! Single-key writes.
 //!
-//! A change of an existing key is a swap of its record's word, without a lock. A removal swaps it to 0, which
-//! is what makes it happen, and then sweeps the entry out. A new key is a new record, persisted, then linked by
-//! one shift under its leaf's lock.
+//! A change of an existing key is a swap of its record's word, without a lock. A removal swaps it to 0, which takes
+//! effect at once, and then sweeps the entry out. A new key is a new record, persisted, then linked by one shift under
+//! its leaf's lock.
 
 use std::num::NonZeroU64;
 
@@ -31,18 +31,19 @@ pub(super) enum Parent {
     Unknown,
 }
 
-/// What trying to insert into a leaf came to.
+/// The outcome of an attempt to insert into a leaf.
 enum Inserted {
     /// The key is there now.
     Done,
-    /// Somebody else's word is there.
+    /// Another thread's word is there.
     Present,
     /// The leaf had to be rebuilt first.
     Again,
 }
 
 impl<const N: usize> FastFair<N> {
-    /// [`update`](crate::PointIndex::update), beginning at the leaf that `key` belonged to a moment ago, if that is known.
+    /// [`update`](crate::PointIndex::update), beginning at the leaf that `key` belonged to a moment ago, if that is
+    /// known.
     pub(super) fn apply_from(
         &self,
         mut known: Option<NodeRef<'_, N>>,
@@ -73,7 +74,7 @@ impl<const N: usize> FastFair<N> {
                 (Some((i, record)), Some(now), new) => {
                     match self.swap(key, record, leaf.entry_at(i), now, new)? {
                         true => true,
-                        // Overtaken by one who has got something done: no sign of damage, however often.
+                        // Another thread was faster and has made progress: that is never a sign of damage.
                         false => continue,
                     }
                 }
@@ -189,7 +190,7 @@ impl<const N: usize> FastFair<N> {
         let level = held.lock.node.level();
         match held.parent {
             Parent::Aware => self.restructure(held.lock, key),
-            // The next holder finds out.
+            // The next holder of the lock retries.
             Parent::Unknown => Ok(()),
             // Its parent must know it before its structure changes again (invariant 5).
             Parent::Unaware => {
@@ -217,7 +218,7 @@ impl<const N: usize> FastFair<N> {
 
     /// Locks the living node of `level` that `key` belongs to; the level exists.
     ///
-    /// If its parent does not name it, that is put right on the way, as far as the pool has room.
+    /// If its parent does not name it, the parent is updated on the way, as far as the pool has room.
     pub(super) fn hold(&self, key: &[u8], level: u8) -> Result<Held<'_, N>> {
         match self.try_hold(key, level)? {
             Some(held) => Ok(held),
@@ -233,7 +234,7 @@ impl<const N: usize> FastFair<N> {
         }
     }
 
-    /// Locks `leaf`, to which `key` belonged a moment ago, or what has taken its place.
+    /// Locks `leaf`, to which `key` belonged a moment ago, or its replacement.
     fn hold_this<'t>(&'t self, leaf: NodeRef<'t, N>, key: &[u8]) -> Result<Held<'t, N>> {
         let lock = self.lock(leaf)?;
         if !self.is_dead(leaf)? {

@@ -1,8 +1,8 @@
-//! What a list says of where it comes from: enough to go on with the merge that it is an output of.
+//! A list's notes about its origin: enough to resume the merge that it is an output of.
 
 use terrace_base::codec::{Reader, put_bytes, put_varint};
 
-/// The keys that an output of a merge stands for: all that the inputs have from the first on, up to the second.
+/// The range of keys that an output of a merge covers: all keys of the inputs from the first on, up to the second.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Cover {
     /// The first key; none if there is no key before.
@@ -11,16 +11,16 @@ pub struct Cover {
     pub to: Option<Vec<u8>>,
 }
 
-/// What its maker says of a list.
+/// The notes of a list's maker.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct About {
     /// The level it was made for.
     pub level: u32,
     /// It holds versions beside the newest of their key.
     pub keeps_old: bool,
-    /// The runs that it was merged from, with others of the same inputs; none for what a flush has made.
+    /// The runs that it was merged from, together with other outputs of the same merge; empty for a flush.
     pub inputs: Vec<u64>,
-    /// What it stands for of them.
+    /// The range of their keys that it covers.
     pub cover: Cover,
     /// Its smallest key.
     pub smallest: Vec<u8>,
@@ -63,13 +63,14 @@ impl About {
         out
     }
 
-    /// Reads what [`encode`](Self::encode) wrote; `None` if the bytes are not that.
+    /// Reads the bytes of [`encode`](Self::encode); `None` if they are not of that form.
     pub(super) fn decode(bytes: &[u8]) -> Option<(About, Vec<NamedPart>)> {
         let mut r = Reader::new(bytes);
         let level = u32::try_from(r.varint()?).ok()?;
         let keeps_old = r.u8()? == 1;
         let count = r.varint()?;
-        // Each takes a byte at least: what is longer than the bytes are ends before it takes memory.
+        // Each takes at least a byte, so a count that exceeds the remaining bytes is refused before memory is
+        // allocated.
         let inputs = (0..count).map(|_| r.varint()).collect::<Option<Vec<u64>>>()?;
         let cover = Cover { from: bound(&mut r)?, to: bound(&mut r)? };
         let (smallest, largest) = (r.bytes()?.to_vec(), r.bytes()?.to_vec());

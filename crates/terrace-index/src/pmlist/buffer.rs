@@ -32,7 +32,7 @@ impl Buffer {
         Buffer { extent, id, end, named: AtomicU64::new(0), live: AtomicU64::new(0) }
     }
 
-    /// The buffer `id` at `offset`. What else is there may be somebody's, and is left alone.
+    /// The buffer `id` at `offset`. Anything else at that place may have another owner, and is left alone.
     pub fn open(lists: &Lists, offset: u64, id: u64) -> Result<Buffer> {
         let (found, bytes, end) = read_head(lists.pool(), offset)?;
         if found != id {
@@ -54,13 +54,13 @@ impl Buffer {
         (self.end - self.extent.offset - BUFFER_HEAD_BYTES).max(1)
     }
 
-    /// The share of its extent that holds what named lists lead to.
+    /// Bytes of its extent in proportion to the records that named lists lead to.
     pub fn live_share(&self) -> u64 {
         let live = u128::from(self.live.load(Ordering::Relaxed).min(self.filled()));
         (u128::from(self.extent.bytes) * live / u128::from(self.filled())) as u64
     }
 
-    /// Whether so little of it is led to that copying that makes room: less than two thirds.
+    /// Whether lists lead to so little of it, less than two thirds, that copying those records makes room.
     pub fn is_sparse(&self) -> bool {
         self.live.load(Ordering::Relaxed).saturating_mul(3) < 2 * self.filled()
     }
@@ -80,7 +80,7 @@ impl Buffer {
     }
 
     /// The record at `at`, which is not trusted: its head and key are checked, its value is not read. Charged as a read
-    /// unless that `is_started` already.
+    /// unless that read `is_started` already.
     pub fn record(&self, at: u64, is_started: bool) -> Result<PmRecord<'_>> {
         let pool = self.extent.pool();
         if !self.holds(at) {
@@ -103,13 +103,14 @@ pub(super) fn record_in(pool: &Pool, id: u64, at: u64, end: u64) -> Result<PmRec
     if key_at + u64::from(fields.klen) + u64::from(fields.vlen) > end {
         return Err(damaged("a length that is too large"));
     }
-    // SAFETY: records do not change once they are written, and the buffer is not freed as long as the caller borrows it.
+    // SAFETY: records do not change once they are written, and the buffer is not freed as long as the caller borrows
+    // it.
     let (image, key) =
         unsafe { (pool.bytes(at, RECORD_HEAD_BYTES)?, pool.bytes(key_at, u64::from(fields.klen))?) };
-    if record_crc(id, at, image, key) != head.crc || head.reserved != 0 {
+    if record_crc(id, at, image, key) != head.crc {
         return Err(damaged("another checksum"));
     }
-    let kind = Kind::parse(fields.kind, pool.path(), at)?;
+    let kind = Kind::parse(Kind::byte(fields.kind, fields.fields), pool.path(), at)?;
     Ok(PmRecord { pool, at, key, seq: fields.seq, kind, vlen: fields.vlen, value_crc: fields.value_crc })
 }
 

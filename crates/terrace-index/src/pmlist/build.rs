@@ -23,7 +23,7 @@ const STRETCH_BYTES: usize = 256 << 10;
 /// Bytes of a node with its share of towers and checksums.
 const NODE_SHARE: u64 = 18;
 
-/// How records come into buffers: the paper's steps.
+/// How records are written to buffers: the paper's steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Style {
     /// Each record is made durable by itself, and not all of them by one sequential copy.
@@ -32,12 +32,12 @@ pub struct Style {
     pub copies: bool,
 }
 
-/// A list being built. What it has written goes with it unless it is finished.
+/// A list being built. Unless it is finished, everything that it has written is removed with it.
 pub struct ListBuilder {
     lists: Lists,
     style: Style,
     stage: Stage,
-    /// Where the record of each node is; of those that are on their way it is not known.
+    /// The place of each node's record; not known for staged records.
     nodes: Vec<u64>,
     keys: Vec<u8>,
     ends: Vec<usize>,
@@ -49,7 +49,7 @@ pub struct ListBuilder {
 /// Where the parts of a list lie, from its start.
 struct Plan {
     blocks: u64,
-    guide: u64,
+    tail: u64,
     whole: u64,
 }
 
@@ -57,8 +57,8 @@ impl Plan {
     fn new(nodes: usize, about: usize, filter: usize) -> Plan {
         let count = nodes.div_ceil(BLOCK_NODES) as u64;
         let blocks = (LIST_HEAD_BYTES + about as u64).next_multiple_of(BLOCK_BYTES);
-        let guide = blocks + count * BLOCK_BYTES;
-        Plan { blocks, guide, whole: guide + 8 * count + filter as u64 }
+        let tail = blocks + count * BLOCK_BYTES;
+        Plan { blocks, tail, whole: tail + 8 * count + filter as u64 }
     }
 }
 
@@ -126,7 +126,7 @@ impl ListBuilder {
     }
 
     /// Adds the record at `at`, which lies in a buffer of an open list and stays there; false if it should be
-    /// [added](Self::add) as a copy, since there is too little in its buffer beside it.
+    /// [added](Self::add) as a copy, since its buffer has few other live records.
     pub fn point(&mut self, key: &[u8], seq: u64, kind: Kind, vlen: usize, at: u64) -> Result<bool> {
         if self.style.copies {
             return Ok(false);
@@ -164,7 +164,7 @@ impl ListBuilder {
         figures.record_bytes += record_span(key.len(), vlen);
     }
 
-    /// Copies what is on its way.
+    /// Copies staged records.
     fn copy(&mut self) -> Result<()> {
         if let Some(copied) = self.stage.copy()? {
             copied.nodes.iter().for_each(|(node, at)| self.nodes[*node] = *at);
@@ -179,8 +179,8 @@ impl ListBuilder {
         &self.keys[from..self.ends[node]]
     }
 
-    /// Writes the list with `filter`, whatever that is to its maker, and says what it is about but for its first and last key.
-    /// It is whole and durable then; there is none if nothing was added.
+    /// Writes the list with `filter`, whose meaning is the maker's, and with `about`, whose first and last key are
+    /// filled in. On return it is whole and durable; `None` if nothing was added.
     ///
     /// # Errors
     /// `PoolFull` if there is no room.
@@ -208,7 +208,7 @@ impl ListBuilder {
         let mut head = self.head(id, extent.bytes, common);
         (head.filter_bytes, head.about_bytes) = (filter.len() as u32, about_bytes.len() as u32);
         head.about_crc = part_crc(id, &about_bytes);
-        head.guide_crc = part_crc(id, &image[plan.guide as usize..]);
+        head.tail_crc = part_crc(id, &image[plan.tail as usize..]);
         image[..LIST_HEAD_BYTES as usize].copy_from_slice(&head.encode(pool.place(extent.offset)));
         for (at, stretch) in image.chunks(STRETCH_BYTES).enumerate() {
             pool.copy_persist(extent.offset + (at * STRETCH_BYTES) as u64, stretch);
@@ -222,9 +222,9 @@ impl ListBuilder {
             about,
             common,
             blocks: extent.offset + plan.blocks,
-            guide: extent.offset + plan.guide..extent.offset + plan.whole,
+            tail: extent.offset + plan.tail..extent.offset + plan.whole,
             filter_bytes: filter.len() as u64,
-            guide_crc: head.guide_crc,
+            tail_crc: head.tail_crc,
             towers: OnceLock::from(towers),
             named: AtomicBool::new(false),
             extent: owned,
@@ -233,7 +233,7 @@ impl ListBuilder {
         Ok(Some(PmList { inner: Arc::new(inner) }))
     }
 
-    /// The header, but for what it says of other parts.
+    /// The header, without the fields about other parts.
     fn head(&self, id: u64, bytes: u64, common: usize) -> ListHead {
         let Figures { entries, deletes, min_seq, max_seq, raw_bytes, record_bytes } = self.figures;
         ListHead {
@@ -250,14 +250,14 @@ impl ListBuilder {
             filter_bytes: 0,
             about_bytes: 0,
             about_crc: 0,
-            guide_crc: 0,
+            tail_crc: 0,
             crc: 0,
             reserved: [0; 3],
             end: AtomicU64::new(0),
         }
     }
 
-    /// Appends the blocks; the first head of each.
+    /// Appends the blocks; returns the first head of each.
     fn put_blocks(&self, image: &mut Vec<u8>, id: u64, common: usize) -> Box<[u64]> {
         let mut towers = Vec::with_capacity(self.nodes.len().div_ceil(BLOCK_NODES));
         for (number, nodes) in self.nodes.chunks(BLOCK_NODES).enumerate() {

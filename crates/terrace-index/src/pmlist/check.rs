@@ -10,7 +10,7 @@ impl PmList {
     /// Reads all of it.
     ///
     /// # Errors
-    /// `Corruption` at the first thing that is wrong.
+    /// `Corruption` at the first error.
     pub fn verify(&self) -> Result<()> {
         let inner = &*self.inner;
         let towers = inner.towers()?;

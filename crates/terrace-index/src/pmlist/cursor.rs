@@ -16,16 +16,16 @@ const AHEAD: u64 = 4;
 /// A record's head and a short key.
 const STARTED_BYTES: u64 = RECORD_HEAD_BYTES + 16;
 
-/// A place in a list, which it keeps.
+/// A place in a list. It keeps the list alive.
 #[derive(Debug, Clone)]
 pub struct PmCursor {
     list: PmList,
     at: Option<u64>,
-    /// What is known of the record there.
+    /// The known facts about the record there.
     here: Here,
     /// The places of the nodes of one block, and its number.
     block: Option<(u64, [u64; BLOCK_NODES])>,
-    /// Nodes whose records are on their way.
+    /// Nodes whose records are being loaded.
     started: VecDeque<(u64, StartedRead)>,
 }
 
@@ -110,7 +110,7 @@ impl PmCursor {
         self.here.seq
     }
 
-    /// What it says.
+    /// Its kind.
     pub fn kind(&self) -> Kind {
         self.here.kind
     }
@@ -120,7 +120,7 @@ impl PmCursor {
         self.here.vlen
     }
 
-    /// Where the record lies; the cursor must be valid.
+    /// The place of the record; the cursor must be valid.
     pub fn offset(&self) -> u64 {
         self.here.record
     }
@@ -179,7 +179,7 @@ impl PmCursor {
         Ok(places)
     }
 
-    /// Waits for the record `index`, if it is on its way.
+    /// Waits for the record `index`, if it is being read.
     fn await_read(&mut self, index: u64) -> bool {
         while let Some((at, started)) = self.started.pop_front() {
             if at == index {
@@ -190,14 +190,14 @@ impl PmCursor {
         false
     }
 
-    /// Starts reading what comes after the record `index`, as far as it is in its block.
+    /// Starts reading the records after the record `index`, as far as they are in its block.
     fn read_ahead(&mut self, index: u64, places: &[u64; BLOCK_NODES]) {
         let inner = &*self.list.inner;
         let from = self.started.back().map_or(index + 1, |(at, _)| at + 1);
         let block_end = (index / BLOCK_NODES as u64 + 1) * BLOCK_NODES as u64;
         for next in from..(index + 1 + AHEAD).min(block_end).min(inner.figures.entries) {
             let record = places[(next % BLOCK_NODES as u64) as usize];
-            // What is damaged is told when the cursor comes there.
+            // Damage is reported when the cursor comes there.
             if part_of(&inner.parts, record).is_some() {
                 self.started.push_back((next, inner.pool().start_read(record, STARTED_BYTES)));
             }

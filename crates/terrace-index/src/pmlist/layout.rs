@@ -47,10 +47,10 @@ pub(super) struct RecordHead {
     pub vlen: u32,
     /// Bytes of the key.
     pub klen: u16,
-    /// What the version says.
+    /// The kind of the version.
     pub kind: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// Which fields follow: zero, none.
+    pub fields: u8,
 }
 
 pub(super) const RECORD_HEAD_BYTES: u64 = 24;
@@ -81,12 +81,12 @@ pub(super) struct ListHead {
     pub common: u32,
     /// Bytes of the filter.
     pub filter_bytes: u32,
-    /// Bytes of what follows this header.
+    /// Bytes of the part that follows this header.
     pub about_bytes: u32,
-    /// CRC-32C of the list's id and of that.
+    /// CRC-32C of the list's id and of that part.
     pub about_crc: u32,
     /// CRC-32C of the list's id and of towers and filter.
-    pub guide_crc: u32,
+    pub tail_crc: u32,
     /// CRC-32C of the extent's place and of the fields above.
     pub crc: u32,
     /// Zero.
@@ -127,20 +127,20 @@ pub(super) struct Block {
 
 pub(super) const BLOCK_BYTES: u64 = 256;
 
-// SAFETY: what changes while it is shared is atomic.
+// SAFETY: fields that change while they are shared are atomic.
 pm_layout! {
     unsafe BufferHead: 64 { magic @ 0, id @ 8, bytes @ 16, end @ 24, crc @ 32, reserved @ 36 }
-    unsafe RecordHead: 24 { crc @ 0, value_crc @ 4, seq @ 8, vlen @ 16, klen @ 20, kind @ 22, reserved @ 23 }
+    unsafe RecordHead: 24 { crc @ 0, value_crc @ 4, seq @ 8, vlen @ 16, klen @ 20, kind @ 22, fields @ 23 }
     unsafe ListHead: 128 {
         magic @ 0, id @ 8, bytes @ 16, entries @ 24, deletes @ 32, min_seq @ 40, max_seq @ 48, raw_bytes @ 56,
-        record_bytes @ 64, common @ 72, filter_bytes @ 76, about_bytes @ 80, about_crc @ 84, guide_crc @ 88, crc @ 92,
+        record_bytes @ 64, common @ 72, filter_bytes @ 76, about_bytes @ 80, about_crc @ 84, tail_crc @ 88, crc @ 92,
         reserved @ 96, end @ 120,
     }
     unsafe Node: 16 { record @ 0, head @ 8 }
     unsafe Block: 256 { nodes @ 0, crc @ 240, count @ 244, reserved @ 248 }
 }
 
-/// Whether `found` is `expected` in another version, and in which.
+/// The version of `found`, if it is `expected` in another version.
 pub(super) fn other_version(found: u64, expected: u64) -> Option<u64> {
     let name = |word: u64| word & ((1 << NAME_BITS) - 1);
     (name(found) == name(expected) && found != expected).then_some(found >> NAME_BITS)
@@ -165,7 +165,7 @@ impl BufferHead {
     }
 }
 
-/// What a record says besides its key and value.
+/// The fields of a record besides its key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RecordFields {
     pub value_crc: u32,
@@ -173,6 +173,7 @@ pub(super) struct RecordFields {
     pub vlen: u32,
     pub klen: u16,
     pub kind: u8,
+    pub fields: u8,
 }
 
 impl RecordFields {
@@ -185,6 +186,7 @@ impl RecordFields {
         out[16..20].copy_from_slice(&self.vlen.to_le_bytes());
         out[20..22].copy_from_slice(&self.klen.to_le_bytes());
         out[22] = self.kind;
+        out[23] = self.fields;
         out
     }
 
@@ -195,10 +197,10 @@ impl RecordFields {
 }
 
 impl RecordHead {
-    /// What it says.
+    /// Its fields.
     pub fn fields(&self) -> RecordFields {
-        let RecordHead { value_crc, seq, vlen, klen, kind, .. } = *self;
-        RecordFields { value_crc, seq, vlen, klen, kind }
+        let RecordHead { value_crc, seq, vlen, klen, kind, fields, .. } = *self;
+        RecordFields { value_crc, seq, vlen, klen, kind, fields }
     }
 }
 
@@ -232,7 +234,7 @@ impl ListHead {
         for (at, word) in words.enumerate() {
             out[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
         }
-        let halves = [self.common, self.filter_bytes, self.about_bytes, self.about_crc, self.guide_crc];
+        let halves = [self.common, self.filter_bytes, self.about_bytes, self.about_crc, self.tail_crc];
         for (at, half) in halves.into_iter().enumerate() {
             out[72 + 4 * at..76 + 4 * at].copy_from_slice(&half.to_le_bytes());
         }
@@ -260,7 +262,7 @@ mod tests {
         assert_eq!(&image[16..32], [0, 0, 1, 0, 0, 0, 0, 0, 96, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(image[36..], [0; 28]);
         assert_ne!(image[32..36], BufferHead::encode(0x140, 7, 65536, 96)[32..36], "bound to the place");
-        let fields = RecordFields { value_crc: 9, seq: 5, vlen: 3, klen: 2, kind: 1 };
+        let fields = RecordFields { value_crc: 9, seq: 5, vlen: 3, klen: 2, kind: 1, fields: 0 };
         let head = fields.encode(4);
         assert_eq!(head, [4, 0, 0, 0, 9, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 2, 0, 1, 0]);
         assert_eq!(fields.span(), 32);
@@ -284,7 +286,7 @@ mod tests {
             filter_bytes: 32,
             about_bytes: 50,
             about_crc: 11,
-            guide_crc: 12,
+            tail_crc: 12,
             crc: 0,
             reserved: [0; 3],
             end: AtomicU64::new(0),

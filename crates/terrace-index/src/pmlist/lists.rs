@@ -1,4 +1,4 @@
-//! All lists and buffers of a database in one pool: which extents they have, and when these are given back.
+//! All lists and buffers of a database in one pool: their extents, and when these are given back.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +22,7 @@ struct Inner {
     pool: Pool,
     /// Bytes that all of them may take.
     limit: u64,
-    /// Nothing is given back: a buffer may be led into by a list that cannot be read.
+    /// Nothing is given back: a list that cannot be read may lead into any buffer.
     keeps_all: AtomicBool,
     state: Mutex<State>,
     bytes: AtomicU64,
@@ -35,23 +35,23 @@ struct State {
     /// The extents by their offsets.
     extents: BTreeMap<u64, Kind>,
     buffers: BTreeMap<u64, Weak<Buffer>>,
-    /// Somebody marks them: nothing is given back before he is done.
+    /// A walk is marking them: nothing is given back before it is done.
     marking: usize,
     waiting: Vec<Extent>,
 }
 
-/// What lists and buffers take.
+/// The memory of lists and buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ListUse {
     /// Bytes of all extents.
     pub bytes: u64,
-    /// Bytes of those that would be left if buffers held nothing but what named lists lead to.
+    /// Bytes that would remain if buffers held only records that named lists lead to.
     pub live: u64,
     /// Bytes that they may take.
     pub limit: u64,
 }
 
-/// An extent of a list or buffer. Its owner says when it goes.
+/// An extent of a list or buffer. Its owner decides when it is given back.
 pub(super) struct Owned {
     pub lists: Lists,
     pub offset: u64,
@@ -88,7 +88,7 @@ impl Lists {
         &self.inner.pool
     }
 
-    /// Where lists are, whole or not, named or not: everything that a crash may have left.
+    /// The places of lists, whole or not, named or not, including those that a crash has left.
     pub fn heads(&self) -> Vec<u64> {
         self.inner.pool.extents(PM_LIST).into_iter().map(|extent| extent.offset).collect()
     }
@@ -98,7 +98,7 @@ impl Lists {
         self.inner.keeps_all.store(keeps, Ordering::Release);
     }
 
-    /// What they take.
+    /// Their memory.
     pub fn usage(&self) -> ListUse {
         let live = self.inner.named.load(Ordering::Relaxed).max(0) as u64;
         let buffers: Vec<Arc<Buffer>> =
@@ -121,7 +121,7 @@ impl Lists {
         self.inner.bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether something is there that goes with its last handle.
+    /// Whether there is something that is freed with its last handle.
     pub fn has_unnamed(&self) -> bool {
         self.inner.named.load(Ordering::Relaxed).max(0) as u64 + self.named_buffers() < self.bytes()
     }
@@ -184,11 +184,11 @@ impl Lists {
             state.buffers.remove(&extent.offset);
         }
         self.inner.bytes.fetch_sub(extent.bytes, Ordering::Relaxed);
-        // What cannot be freed is unreachable, and is found by the pool's check.
+        // Memory that cannot be freed is unreachable, and the pool's check finds it.
         let _ = self.inner.pool.free_extent(extent.offset, extent.kind);
     }
 
-    /// The buffer at `offset`, which `id` tells from every other; opened if it is not open.
+    /// The buffer at `offset` with the identity `id`; opened if it is not open.
     pub(super) fn buffer(&self, offset: u64, id: u64) -> Result<Arc<Buffer>> {
         let found = self.inner.state.lock().buffers.get(&offset).and_then(Weak::upgrade);
         let buffer = match found {
@@ -217,7 +217,7 @@ impl Lists {
     /// Marks every extent; none of them is given back before `then` has returned.
     ///
     /// # Errors
-    /// `Corruption` where a list cannot be read: nobody knows what it leads to.
+    /// `Corruption` if a list cannot be read, since its buffers are not known.
     pub fn with_marked<T>(&self, mut marks: Marks, then: impl FnOnce(Marks) -> Result<T>) -> Result<T> {
         if self.inner.keeps_all.load(Ordering::Acquire) {
             return Err(self.inner.pool.corruption(0, "lists that can be read", "a damaged one"));

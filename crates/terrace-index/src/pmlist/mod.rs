@@ -6,27 +6,27 @@
 //!   buffers  head │ record │ record │ record │ ..     head │ record │ ..
 //! ```
 //!
-//! Records lie in *buffers*, each filled by one sequential copy. A *list* has the places of records, in order: those that
-//! it brought with it, and those in the buffers of the lists that it was merged from, which are not copied (the paper's
-//! byte-addressable compaction). Since a list is written in order and at once, the link from a node to the next is its
-//! place, and the upper levels are a row of their own, which is read into DRAM when the list is first asked.
+//! Records lie in *buffers*, each filled by one sequential copy. A *list* has the places of records, in order: some in
+//! its own buffer, others in the buffers of the lists that it was merged from, which are not copied (the paper's
+//! byte-addressable compaction). Since a list is written in order and at once, nodes need no links: the next node lies
+//! behind. The upper levels are a row of their own, which is read into DRAM at the first lookup.
 //!
 //! | file | what it does |
 //! |---|---|
 //! | `layout.rs` | the bytes |
-//! | `lists.rs` | all lists and buffers of a database: who is there, and when memory is given back |
+//! | `lists.rs` | all lists and buffers of a database, and when their memory is given back |
 //! | `buffer.rs` | a buffer and its records |
-//! | `stage.rs` | records on their way into a buffer |
-//! | `build.rs`, `about.rs` | writing a list; what its header says of where it comes from |
+//! | `stage.rs` | records that are gathered for a buffer |
+//! | `build.rs`, `about.rs` | writing a list; its notes about its origin |
 //! | `open.rs`, `read.rs`, `cursor.rs` | finding a list again, lookups, moving over it |
-//! | `check.rs`, `salvage.rs` | proving a list; records of buffers whose lists are lost |
+//! | `check.rs`, `salvage.rs` | verifying a list; records of buffers whose lists are lost |
 //!
 //! Thread safety: everything may be called from any thread. A builder has one owner.
 //!
-//! What always holds:
+//! Invariants:
 //!
-//! 1. A list is *whole* when the word at its end says so, and that is published after its nodes and every buffer that it
-//!    leads to are drained, stretch by stretch. What is not whole is reached by nobody.
+//! 1. A list is *whole* when the word at its end says so, and that is published after its nodes and every buffer that
+//!    it leads to are drained, stretch by stretch. A list that is not whole is not reachable.
 //! 2. Extents are durable before they are made active, so that no earlier contents of one can be taken for a list.
 //! 3. Neither list nor buffer changes once it is whole. Records are ordered by key, then by sequence number, the newest
 //!    first.
@@ -97,26 +97,26 @@ struct Inner {
     about: About,
     /// By their places.
     parts: Vec<Part>,
-    /// What all keys begin with.
+    /// The common beginning of all keys.
     common: usize,
     /// Where the blocks lie.
     blocks: u64,
     /// Where towers and filter lie.
-    guide: Range<u64>,
+    tail: Range<u64>,
     filter_bytes: u64,
-    guide_crc: u32,
+    tail_crc: u32,
     towers: OnceLock<Box<[u64]>>,
     /// Something durable names it.
     named: AtomicBool,
 }
 
 impl PmList {
-    /// Where it is found again.
+    /// The offset under which it is opened again.
     pub fn head(&self) -> u64 {
         self.inner.extent.offset
     }
 
-    /// Tells it from every other list, at the same place or elsewhere.
+    /// Its identity, which differs from that of every other list, at the same place or elsewhere.
     pub fn id(&self) -> u64 {
         self.inner.id
     }
@@ -126,7 +126,7 @@ impl PmList {
         &self.inner.figures
     }
 
-    /// Where it comes from.
+    /// Its origin.
     pub fn about(&self) -> &About {
         &self.inner.about
     }
@@ -136,7 +136,7 @@ impl PmList {
         self.inner.extent.bytes
     }
 
-    /// Bytes of its records that lie in buffers which are worth being emptied.
+    /// Bytes of its records in buffers that are worth emptying.
     pub fn sparse_bytes(&self) -> u64 {
         self.inner.parts.iter().filter(|part| part.buffer.is_sparse()).map(|part| part.live).sum()
     }
@@ -146,7 +146,7 @@ impl PmList {
         self.inner.towers.get().map_or(0, |towers| 8 * towers.len() as u64)
     }
 
-    /// Something durable names it from now on: neither it nor what it leads to goes with its last handle.
+    /// Notes that something durable names it from now on: neither it nor its buffers are freed with the last handle.
     pub fn name(&self) {
         if !self.inner.named.swap(true, Ordering::AcqRel) {
             self.inner.parts.iter().for_each(|part| part.buffer.name(part.live));
@@ -154,7 +154,7 @@ impl PmList {
         }
     }
 
-    /// Nothing durable names it any more: it goes with its last handle.
+    /// Notes that nothing durable names it any more: it is freed with its last handle.
     pub fn unname(&self) {
         if self.inner.named.swap(false, Ordering::AcqRel) {
             self.inner.parts.iter().for_each(|part| part.buffer.unname(part.live));

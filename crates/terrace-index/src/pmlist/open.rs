@@ -1,4 +1,4 @@
-//! Finding a list again: its header is read, nothing else.
+//! Opens a list: only its header is read.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -13,7 +13,7 @@ use super::layout::{
 use super::lists::{LIST_KIND, Lists};
 use super::{About, Figures, Inner, Part, PmList};
 
-/// The error for what another version has written.
+/// The error about an object of another version.
 pub(super) fn foreign(pool: &Pool, found: String) -> Error {
     Error::InvalidFormat { file: pool.path().to_path_buf(), found, supported: "version 1".into() }
 }
@@ -22,8 +22,8 @@ impl Lists {
     /// The list at `head`. It is not named yet.
     ///
     /// # Errors
-    /// `Corruption` if there is none, it is not whole, or its header is damaged; `InvalidFormat` if another version wrote
-    /// it.
+    /// `Corruption` if there is none, if it is not whole, or if its header is damaged; `InvalidFormat` if another
+    /// version wrote it.
     pub fn open(&self, offset: u64) -> Result<PmList> {
         let pool = self.pool();
         let damaged = |found: &str| pool.corruption(offset, "a whole list", found);
@@ -41,7 +41,7 @@ impl Lists {
             return Err(damaged("one that is not whole"));
         }
         let about_bytes = u64::from(head.about_bytes);
-        // SAFETY: a whole list does not change, and is not freed before its last handle is gone, which there is none of yet.
+        // SAFETY: a whole list does not change, and it is freed only with its last handle; there is none yet.
         let bytes = unsafe { pool.bytes(offset + LIST_HEAD_BYTES, about_bytes)? };
         pool.charge_rest(offset + LIST_HEAD_BYTES, about_bytes.max(1));
         if part_crc(head.id, bytes) != head.about_crc {
@@ -50,8 +50,8 @@ impl Lists {
         let (about, named) = About::decode(bytes).ok_or_else(|| damaged("what no list says"))?;
         let blocks = offset + (LIST_HEAD_BYTES + about_bytes).next_multiple_of(BLOCK_BYTES);
         let count = head.entries.div_ceil(BLOCK_NODES as u64);
-        let guide = blocks.saturating_add(count.saturating_mul(BLOCK_BYTES));
-        let end = guide.saturating_add(8 * count).saturating_add(u64::from(head.filter_bytes));
+        let tail = blocks.saturating_add(count.saturating_mul(BLOCK_BYTES));
+        let end = tail.saturating_add(8 * count).saturating_add(u64::from(head.filter_bytes));
         let common = head.common as usize;
         let is_inside = offset.checked_add(head.bytes).is_some_and(|extent_end| extent_end <= pool.size());
         let fits = end - offset <= head.bytes && is_inside && count > 0;
@@ -79,9 +79,9 @@ impl Lists {
             parts,
             common,
             blocks,
-            guide: guide..end,
+            tail: tail..end,
             filter_bytes: u64::from(head.filter_bytes),
-            guide_crc: head.guide_crc,
+            tail_crc: head.tail_crc,
             towers: OnceLock::new(),
             named: AtomicBool::new(false),
         };

@@ -1,4 +1,4 @@
-//! Lookups: the towers in DRAM, one block, and the records whose keys begin as the one that is looked for.
+//! Lookups: the towers in DRAM, one block, and the records whose keys have the same head as the wanted one.
 
 use std::cmp::Ordering;
 
@@ -26,7 +26,7 @@ pub struct PmRecord<'a> {
 pub struct Found<'a> {
     /// Its sequence number.
     pub seq: u64,
-    /// What it says.
+    /// Its kind.
     pub kind: Kind,
     /// Its value.
     pub value: &'a [u8],
@@ -48,7 +48,7 @@ impl<'a> PmRecord<'a> {
         self.seq
     }
 
-    /// What it says.
+    /// Its kind.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -77,17 +77,16 @@ impl PmList {
 
     /// The filter that it was made with.
     pub fn filter(&self) -> Result<Vec<u8>> {
-        let guide = self.inner.guide()?;
-        Ok(guide[guide.len() - self.inner.filter_bytes as usize..].to_vec())
+        let tail = self.inner.tail()?;
+        Ok(tail[tail.len() - self.inner.filter_bytes as usize..].to_vec())
     }
 
-    /// Reads what finding records needs into DRAM.
+    /// Reads the towers into DRAM.
     pub fn load(&self) -> Result<()> {
         self.inner.towers().map(drop)
     }
 
-    /// Keys in order, each with the bytes of the records from the one before it: so many as cut the list into pieces of
-    /// `every` records.
+    /// Keys in order that divide the list into pieces of `every` records, each with the bytes of its piece.
     pub fn anchors(&self, every: u64) -> Result<Vec<(Vec<u8>, u64)>> {
         let inner = &*self.inner;
         let average = inner.figures.record_bytes / inner.figures.entries.max(1);
@@ -107,12 +106,12 @@ impl Inner {
     }
 
     /// Towers and filter, checked.
-    fn guide(&self) -> Result<&[u8]> {
-        let (at, len) = (self.guide.start, self.guide.end - self.guide.start);
+    fn tail(&self) -> Result<&[u8]> {
+        let (at, len) = (self.tail.start, self.tail.end - self.tail.start);
         self.pool().charge_read(at, len);
         // SAFETY: a whole list does not change, and is not freed before its last handle is gone.
         let bytes = unsafe { self.pool().bytes(at, len)? };
-        match part_crc(self.id, bytes) == self.guide_crc {
+        match part_crc(self.id, bytes) == self.tail_crc {
             true => Ok(bytes),
             false => Err(self.pool().corruption(at, "towers and filter of a list", "another checksum")),
         }
@@ -123,8 +122,8 @@ impl Inner {
         if let Some(towers) = self.towers.get() {
             return Ok(towers);
         }
-        let guide = self.guide()?;
-        let bytes = &guide[..guide.len() - self.filter_bytes as usize];
+        let tail = self.tail()?;
+        let bytes = &tail[..tail.len() - self.filter_bytes as usize];
         let (words, _) = bytes.as_chunks::<8>();
         Ok(self.towers.get_or_init(|| words.iter().map(|word| u64::from_le_bytes(*word)).collect()))
     }
@@ -134,7 +133,7 @@ impl Inner {
         let at = self.blocks + number * BLOCK_BYTES;
         let block = self.pool().get::<Block>(POff::new(at))?;
         self.pool().charge_read(at, BLOCK_BYTES);
-        // SAFETY: as in `guide`.
+        // SAFETY: as in `tail`.
         let nodes = unsafe { self.pool().bytes(at, 16 * BLOCK_NODES as u64)? };
         let left = self.figures.entries - number * BLOCK_NODES as u64;
         let count = left.min(BLOCK_NODES as u64) as u32;
@@ -165,23 +164,23 @@ impl Inner {
         self.follow(&self.node(index)?)
     }
 
-    /// How `key` stands to what all keys begin with.
+    /// How `key` compares with the common beginning of all keys.
     fn against_common(&self, key: &[u8]) -> Ordering {
         let common = &self.about.smallest[..self.common];
         match key.get(..self.common) {
             Some(front) => front.cmp(common),
-            // Shorter: a key that begins so is greater.
+            // It is shorter: keys with that beginning are greater.
             None => key.cmp(common),
         }
     }
 
-    /// Whether the key of node `index` begins as `key`, as far as the node tells.
+    /// Whether the key of node `index` has the same head as `key`.
     fn may_be_of(&self, index: u64, key: &[u8]) -> Result<bool> {
         let rest = key.get(self.common..);
         Ok(self.against_common(key).is_eq() && Some(self.node(index)?.head) == rest.map(prefix::head))
     }
 
-    /// The first node at or after (`key`, `seq`), and its record where that was read.
+    /// The first node at or after (`key`, `seq`), and its record if it was read.
     pub fn lower_bound(&self, key: &[u8], seq: u64) -> Result<(u64, Option<PmRecord<'_>>)> {
         let entries = self.figures.entries;
         match self.against_common(key) {
@@ -215,7 +214,7 @@ impl Inner {
         Ok((low, at_high))
     }
 
-    /// How a node stands to (`key`, `seq`), and its record where that had to be asked.
+    /// How a node compares with (`key`, `seq`), and its record if it was read for that.
     fn compare(
         &self,
         node: &Node,

@@ -1,4 +1,4 @@
-//! What can still be read of buffers whose lists are lost.
+//! Recovers records of buffers whose lists are lost.
 
 use terrace_base::{Kind, Result};
 use terrace_pmem::Pool;
@@ -7,14 +7,14 @@ use super::buffer::{read_head, record_in};
 use super::layout::{BUFFER_HEAD_BYTES, RECORD_HEAD_BYTES, record_span};
 use super::lists::BUFFER_KIND;
 
-/// What a record is given to: its key, its sequence number, what it says and its value.
+/// Is called with each record: key, sequence number, kind and value.
 pub type EachRecord<'a> = dyn FnMut(&[u8], u64, Kind, &[u8]) -> Result<()> + 'a;
 
-/// Gives every sound record of the buffer at `offset`, in the order in which they lie there: key, sequence number, kind,
-/// value. It is not known which of them a list led to. Says how many places were damaged.
+/// Gives every sound record of the buffer at `offset`, in the order in which they lie there: key, sequence number,
+/// kind, value. It is not known which of them a list led to. Returns how many places were damaged.
 ///
 /// # Errors
-/// `Corruption` if the buffer's header is damaged; what `each` returns.
+/// `Corruption` if the buffer's header is damaged; errors of `each`.
 pub fn salvage_buffer(pool: &Pool, offset: u64, each: &mut EachRecord<'_>) -> Result<u64> {
     let (id, _, end) = read_head(pool, offset)?;
     let (mut at, end, mut damaged, mut was_sound) = (offset + BUFFER_HEAD_BYTES, offset + end, 0, true);

@@ -1,4 +1,4 @@
-//! Records on their way into a buffer: gathered in DRAM, then copied at once.
+//! Records for a buffer: gathered in DRAM, then copied at once.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::lists::{BUFFER_KIND, Lists};
 /// Bytes that are gathered before they are copied. A larger record is copied by itself.
 const STAGE_BYTES: u64 = 4 << 20;
 
-/// The share of the lists' room that is gathered at most, and extents that are in any case.
+/// The largest share of the lists' room that is gathered, and the least number of extents.
 const ROOM_SHARE: u64 = 64;
 const LEAST_EXTENTS: u64 = 4;
 
@@ -34,7 +34,7 @@ pub(super) struct Stage {
     nodes: Vec<(usize, u64)>,
 }
 
-/// A buffer that was written, and where records of nodes lie in it.
+/// A buffer that was written, and the places of nodes' records in it.
 pub(super) struct Copied {
     pub buffer: Arc<Buffer>,
     pub nodes: Vec<(usize, u64)>,
@@ -49,7 +49,7 @@ impl Stage {
         Stage { lists: lists.clone(), each, limit, bytes, nodes: Vec::new() }
     }
 
-    /// Whether what is there should be copied before a record of so many bytes comes.
+    /// Whether the gathered records should be copied before a record of so many bytes is added.
     pub fn is_full_for(&self, klen: usize, vlen: usize) -> bool {
         !self.nodes.is_empty() && self.bytes.len() as u64 + record_span(klen, vlen) > self.limit
     }
@@ -62,10 +62,11 @@ impl Stage {
             vlen: value.len() as u32,
             klen: key.len() as u16,
             kind: kind as u8,
+            fields: 0,
         };
         let at = self.bytes.len();
         self.bytes.reserve(fields.span() as usize);
-        // Its checksum follows once it is known where it lies.
+        // Its checksum follows once its place is known.
         self.bytes.extend_from_slice(&fields.encode(0));
         self.bytes.extend_from_slice(key);
         self.bytes.extend_from_slice(value);
@@ -73,7 +74,7 @@ impl Stage {
         self.nodes.push((node, at as u64));
     }
 
-    /// Copies what is there into a buffer of its own, which is durable then.
+    /// Copies the gathered records into a new buffer, which is durable on return.
     pub fn copy(&mut self) -> Result<Option<Copied>> {
         if self.nodes.is_empty() {
             return Ok(None);

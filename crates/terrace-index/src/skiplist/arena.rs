@@ -1,9 +1,8 @@
 //! The extents of a list: a chain, in one of which records are bump-allocated.
 //!
 //! 1. An extent joins the chain by one publish, when its header is durable.
-//! 2. Space is given back with the whole arena, or by him who has just taken it: what has been allocated since a mark
-//!    and not linked ([`Arena::take_back`]), and extents at the chain's end in which a crash has left nothing
-//!    ([`Arena::trim`]).
+//! 2. Space is given back with the whole arena, or by the thread that has just taken it: allocations since a mark that
+//!    are not linked ([`Arena::take_back`]), and empty extents at the chain's end ([`Arena::trim`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -27,7 +26,7 @@ pub(super) struct Arena {
     used: AtomicU64,
 }
 
-/// Where allocation stood at some moment.
+/// The position of allocation at some moment.
 #[derive(Debug)]
 pub struct Mark {
     position: u64,
@@ -39,7 +38,7 @@ pub struct Mark {
 /// The extents of an arena that may be damaged.
 pub(super) struct Extents {
     pub found: Vec<Extent>,
-    /// Whether one names another that is none of the arena's.
+    /// Whether an extent names another one that does not belong to the arena.
     pub is_cut: bool,
 }
 
@@ -62,7 +61,7 @@ impl Arena {
     pub fn create(pool: &Pool, kind: Kind, bytes: u64) -> Result<(Arena, u64)> {
         let extent = pool.reserve_extent(kind, bytes.max(FIRST_DATA + 64))?;
         let list = super::identity(pool, extent.offset);
-        // Later extents are smaller at first: a list that outgrows its arena does so by little.
+        // Later extents are small at first: most lists that outgrow their arena need little more.
         let step = (extent.bytes / 4).max(pool.extent_bytes());
         let place = pool.place(extent.offset);
         pool.write(extent.offset, &ExtentHeader::encode(place, list, extent.bytes, step, 0));
@@ -205,7 +204,7 @@ impl Arena {
         Mark { position, end: tail.end, last: tail.last, used: self.used() }
     }
 
-    /// Gives back what has been allocated since `mark`, none of which is linked. Nobody else has allocated meanwhile.
+    /// Gives back all allocations since `mark`, none of which is linked. No other thread has allocated meanwhile.
     pub fn take_back(&self, mark: &Mark) -> Result<()> {
         let mut tail = self.tail.write();
         let chain = self.chain()?;
@@ -276,8 +275,8 @@ impl Arena {
         Ok(offset)
     }
 
-    /// An extent for a record of so many bytes with its header: of the usual size, or a smaller one where there is no room for
-    /// that. Whether it is the record's own, with no room for others.
+    /// An extent for a record of so many bytes with its header: of the usual size, or a smaller one where there is no
+    /// room for that. Whether it is the record's own, with no room for others.
     fn reserve(&self, needed: u64) -> Result<(Extent, bool)> {
         let mut regular = self.step.max((self.extents_bytes() / 2).min(MOST_STEP_BYTES));
         loop {
@@ -305,5 +304,5 @@ impl Tail {
 
 /// The fields of the head node.
 pub(super) fn head_fields() -> NodeFields {
-    NodeFields { seq: u64::MAX, batch_first: 0, batch_len: 0, vlen: 0, klen: 0, kind: 0 }
+    NodeFields { seq: u64::MAX, batch_first: 0, batch_len: 0, vlen: 0, klen: 0, kind: 0, fields: 0 }
 }

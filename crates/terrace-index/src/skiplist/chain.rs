@@ -1,11 +1,11 @@
-//! Checking the chain of a list that nobody uses yet, in several places at once.
+//! Checks the chain of a list that is not in use yet, in several places at once.
 //!
 //! Records lie in the order in which they came, so that each step along the chain waits for memory; steps that do
 //! not depend on each other wait together. So the chain is walked in stretches, each from a record that was found
 //! by looking for one in some place of the arena, up to the next such record.
 //!
-//! 1. A record found in that way is sound, but perhaps not of the chain. Its stretch counts only if the chain leads
-//!    to it; what is wrong with another's is nobody's concern.
+//! 1. A record found in that way is sound, but perhaps not of the chain. Its stretch counts only if the chain leads to
+//!    it; errors in other stretches do not matter.
 //! 2. Every record of the chain is in the one stretch by which the chain goes on: a stretch ends where another begins.
 
 use std::collections::HashMap;
@@ -27,10 +27,10 @@ const LOOK_BYTES: u64 = 4 << 10;
 /// Stretches walked at a time: more would displace what they have loaded for each other.
 const AT_ONCE: usize = 12;
 
-/// Of the next record, so much is loaded while others are being checked: all of a small one.
+/// The bytes of the next record that are loaded while others are being checked: all of a small record.
 const PREFETCH_BYTES: u64 = 256;
 
-/// A part of the chain, or of what looks like it.
+/// A part of the chain, or of something that looks like it.
 struct Stretch<'a> {
     /// Its records so far, in order.
     records: Vec<u64>,
@@ -68,8 +68,8 @@ impl Inner {
         Ok(chain)
     }
 
-    /// Walks along from each record of `begins`, which are sorted, to the next of them or the chain's end. By
-    /// first record, what was met and where it ended.
+    /// Walks along from each record of `begins`, which are sorted, to the next of them or the chain's end. Returns, by
+    /// first record, the records met and the end.
     fn walk_stretches(&self, extents: &[Extent], begins: &[u64]) -> HashMap<u64, Result<(Vec<u64>, u64)>> {
         let mut ended = HashMap::with_capacity(begins.len());
         let mut waiting = begins.iter();
@@ -150,7 +150,7 @@ impl Inner {
         let extents = std::slice::from_ref(extent);
         let end = (extent.offset + extent.bytes).saturating_sub(NODE_BYTES).min(place + LOOK_BYTES);
         (place..end).step_by(8).find(|&at| {
-            // Most of what is no record shows by its link, before the checksum is computed.
+            // The link already rules out most places that are not records, before the checksum is computed.
             let next = self.after(at);
             let may_be = next < self.pool.size() && next.is_multiple_of(8);
             may_be && self.may_be_node(extents, at) && self.sound_node(extents, at).is_some()

@@ -105,7 +105,7 @@ impl ListCursor {
         self.node().head.kind
     }
 
-    /// What that byte says of a version; the cursor must be valid. Another byte than a kind's is damage.
+    /// The kind of a version according to that byte; the cursor must be valid. A byte that is not a kind is damage.
     pub fn version_kind(&self) -> Result<Kind> {
         self.node().version_kind(&self.list.inner)
     }
@@ -133,7 +133,7 @@ impl ListCursor {
                 Some((expected, started)) if expected == at => pool.await_read(started),
                 _ => pool.charge_read(at, STARTED_BYTES),
             }
-            // Whoever reads in order has to do with this record for a while.
+            // A reader in order uses this record for a while.
             self.started = (next != 0).then(|| (next, pool.start_read(next, STARTED_BYTES)));
         }
         self.at = at;

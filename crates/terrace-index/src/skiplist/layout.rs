@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use terrace_base::checksum::{crc32c, crc32c_append};
 use terrace_pmem::pm_layout;
 
-/// What [`MAGIC`] begins with in every version.
+/// The beginning of [`MAGIC`] in every version.
 const NAME: [u8; 6] = *b"TSKIPL";
 /// The version of the format that this build writes and reads.
 pub(super) const VERSION: u8 = 2;
@@ -70,10 +70,10 @@ pub(super) struct NodeHead {
     pub vlen: u32,
     /// Bytes of the key.
     pub klen: u16,
-    /// What the record is; the store's byte.
+    /// The kind of the record; the caller's byte.
     pub kind: u8,
-    /// Zero.
-    pub reserved: u8,
+    /// Which fields follow, of a version: zero, none.
+    pub fields: u8,
 }
 
 /// Bytes of the fixed part of a node.
@@ -84,10 +84,10 @@ const _: () = {
     assert!(offset_of!(ExtentHeader, next) == 16 && offset_of!(ExtentHeader, crc) == 44);
     assert!(size_of::<NodeHead>() == NODE_BYTES as usize);
     assert!(offset_of!(NodeHead, crc) == 28 && offset_of!(NodeHead, klen) == 36);
-    assert!(offset_of!(NodeHead, kind) == 38 && offset_of!(NodeHead, reserved) == 39);
+    assert!(offset_of!(NodeHead, kind) == 38 && offset_of!(NodeHead, fields) == 39);
 };
 
-// SAFETY: what changes while it is shared is atomic.
+// SAFETY: fields that change while they are shared are atomic.
 pm_layout! {
     unsafe ExtentHeader: 64 {
         magic @ 0, list @ 8, next @ 16, bytes @ 24, step @ 32, index @ 40, crc @ 44, reserved @ 48
@@ -101,7 +101,7 @@ pm_layout! {
         vlen @ 32,
         klen @ 36,
         kind @ 38,
-        reserved @ 39,
+        fields @ 39,
     }
 }
 
@@ -148,7 +148,7 @@ fn header_crc(place: u64, image: &[u8; EXTENT_HEADER_BYTES as usize]) -> u32 {
     crc32c_append(crc, &image[24..44])
 }
 
-/// What a node is made of besides links and payload.
+/// The fields of a node besides links and payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct NodeFields {
     pub seq: u64,
@@ -157,6 +157,7 @@ pub(super) struct NodeFields {
     pub vlen: u32,
     pub klen: u16,
     pub kind: u8,
+    pub fields: u8,
 }
 
 impl NodeFields {
@@ -171,6 +172,7 @@ impl NodeFields {
         out[32..36].copy_from_slice(&self.vlen.to_le_bytes());
         out[36..38].copy_from_slice(&self.klen.to_le_bytes());
         out[38] = self.kind;
+        out[39] = self.fields;
         out
     }
 
@@ -200,6 +202,7 @@ impl NodeHead {
             vlen: self.vlen,
             klen: self.klen,
             kind: self.kind,
+            fields: self.fields,
         }
     }
 }
@@ -227,7 +230,8 @@ mod tests {
 
     #[test]
     fn golden_node() {
-        let fields = NodeFields { seq: 7, batch_first: 6, batch_len: 2, vlen: 5, klen: 3, kind: 1 };
+        let fields =
+            NodeFields { seq: 7, batch_first: 6, batch_len: 2, vlen: 5, klen: 3, kind: 1, fields: 0 };
         let crc = fields.crc(1, 192, b"key", b"value");
         let image = fields.encode(0x100, crc);
         assert_eq!(&image[..8], [0, 1, 0, 0, 0, 0, 0, 0]);

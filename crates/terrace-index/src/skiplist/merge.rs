@@ -23,7 +23,7 @@ struct Chain<'k> {
     nodes: Vec<Staged<'k>>,
 }
 
-/// What linking came to.
+/// The outcome of linking.
 #[derive(Default)]
 struct Outcome<'k> {
     /// Nodes that are in the list.
@@ -33,8 +33,8 @@ struct Outcome<'k> {
 }
 
 impl SkipIndex {
-    /// Makes all `changes`, which ascend by key, durably. A crash leaves any part of them, and so does an error: what
-    /// has been staged until then is linked, or each attempt in a full pool would use up room for nothing.
+    /// Makes all `changes`, which ascend by key, durably. A crash leaves any part of them, and so does an error: nodes
+    /// that were staged until then are linked, since otherwise each attempt in a full pool would use up room in vain.
     pub fn merge_out_of_place(&self, changes: &[Change<'_>]) -> Result<()> {
         let mut chains = Vec::new();
         // From the last on, since a node names the one behind it.

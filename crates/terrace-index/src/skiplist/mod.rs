@@ -11,16 +11,16 @@
 //! drain            the group is durable
 //! ```
 //!
-//! Thread safety: every method may be called from any thread at any time. Readers take no locks and
-//! see a record as soon as it is linked, which is *before* it is durable: callers that must not show
-//! what a power cut can take back pass a `max_seq` that covers drained groups alone.
+//! Thread safety: every method may be called from any thread at any time. Readers take no locks and see a record as
+//! soon as it is linked, which is *before* it is durable: callers that must not show records that a power cut can take
+//! back pass a `max_seq` that covers drained groups alone.
 //!
-//! What always holds:
+//! Invariants:
 //!
-//! 1. Whatever links a power cut keeps, the chain from the head reaches every record whose
-//!    group had finished its second drain. For that, a record's contents *and its link's value* are
-//!    durable before anything points to it: `stage` writes the successor found then, and `link` drains
-//!    once more in the rare case that another one has come between.
+//! 1. After a power cut, with any subset of the undrained links, the chain from the head reaches every record whose
+//!    group had finished its second drain. For that, a record's contents *and its link's value* are durable before
+//!    anything points to it: `stage` writes the successor found then, and `link` drains once more in the rare case that
+//!    another one has come between.
 //! 2. A record is linked only behind one whose own reachability is durable or becomes so with the same
 //!    drain: a predecessor that another thread has linked and perhaps not drained is persisted first.
 //! 3. The chain is strictly ascending by key, then descending by sequence number.
@@ -82,7 +82,7 @@ pub struct SkipList {
     inner: Arc<Inner>,
 }
 
-/// A list that may be gone: does not keep it.
+/// A weak reference to a list.
 #[derive(Clone)]
 pub struct WeakSkipList {
     inner: Weak<Inner>,
@@ -95,8 +95,7 @@ impl WeakSkipList {
         self.inner.upgrade().map(|inner| SkipList { inner })
     }
 
-    /// Whether nobody keeps the list any more, and what was to be given back of it has been: whoever drops the last
-    /// handle is at that for a while.
+    /// Whether the list is gone and its memory has been given back: dropping the last handle takes a while.
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
@@ -119,7 +118,7 @@ struct Inner {
     entries: AtomicU64,
     min_seq: AtomicU64,
     max_seq: AtomicU64,
-    /// Records below this sequence number are durable, by the caller's word.
+    /// Records below this sequence number are durable; the caller guarantees it.
     durable_below: AtomicU64,
     /// The extents go back to the pool when the last handle is gone.
     doomed: AtomicBool,
@@ -166,12 +165,12 @@ impl SkipList {
         SkipList { inner: Arc::new(inner) }
     }
 
-    /// A handle that does not keep the list: to find out later whether somebody else does.
+    /// A weak handle, to find out later whether the list still exists.
     pub fn downgrade(&self) -> WeakSkipList {
         WeakSkipList { inner: Arc::downgrade(&self.inner), gone: self.inner.gone.clone() }
     }
 
-    /// What a root stores to find the list again.
+    /// The offset that a root stores to find the list again.
     pub fn head_offset(&self) -> u64 {
         self.inner.arena.first()
     }
@@ -233,7 +232,7 @@ impl SkipList {
 impl Drop for Inner {
     fn drop(&mut self) {
         if *self.doomed.get_mut() {
-            // What cannot be given back stays unreachable and is reclaimed by marks after the next open.
+            // Memory that cannot be given back stays unreachable and is reclaimed by marks after the next open.
             let _ = self.arena.free();
         }
         self.gone.store(true, Ordering::Release);
@@ -256,8 +255,8 @@ impl Inner {
     }
 }
 
-/// An identity that no earlier list at the same place had, nor one in another pool: two processes may make their lists at
-/// the same offset, in the same generation, in the same turn.
+/// An identity that no earlier list at the same place had, nor one in another pool: two processes may make their lists
+/// at the same offset, in the same generation, in the same turn.
 pub(crate) fn identity(pool: &Pool, offset: u64) -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     identity_of(pool.place(offset), pool.generation(), NEXT.fetch_add(1, Ordering::Relaxed))

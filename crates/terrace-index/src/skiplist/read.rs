@@ -119,9 +119,10 @@ impl Inner {
 
     /// Whether the node's checksum is right.
     pub fn is_sound(&self, node: &Node<'_>) -> Result<bool> {
-        let covered: &[u8] = if node.head.kind == super::index::INDEX_KIND { &[] } else { self.value(node)? };
+        let is_index = node.head.kind == super::index::INDEX_KIND;
+        let covered: &[u8] = if is_index { &[] } else { self.value(node)? };
         let crc = node.head.fields().crc(self.id, node.offset, node.key, covered);
-        Ok(crc == node.head.crc && node.head.reserved == 0)
+        Ok(crc == node.head.crc && (!is_index || node.head.fields == 0))
     }
 }
 
@@ -144,9 +145,9 @@ impl SkipList {
 }
 
 impl Node<'_> {
-    /// What the caller's byte says of a version.
+    /// The kind of a version according to the caller's byte.
     pub fn version_kind(&self, list: &Inner) -> Result<Kind> {
-        Kind::parse(self.head.kind, list.pool.path(), self.offset)
+        Kind::parse(Kind::byte(self.head.kind, self.head.fields), list.pool.path(), self.offset)
     }
 }
 
@@ -161,7 +162,7 @@ impl<'a> Found<'a> {
         self.node.head.kind
     }
 
-    /// What that byte says of a version. Another byte than a kind's is damage.
+    /// The kind of a version according to that byte. A byte that is not a kind is damage.
     pub fn version_kind(&self) -> Result<Kind> {
         self.node.version_kind(self.list)
     }

@@ -15,7 +15,7 @@ use crate::btree::Target;
 const AHEAD: usize = 16;
 const AHEAD_BYTES: u64 = NODE_BYTES + 24;
 
-/// What the walk has found.
+/// The findings of the walk.
 struct Reached<'e> {
     /// Extents by offset.
     extents: &'e [Extent],
@@ -49,7 +49,7 @@ impl Batches {
     }
 }
 
-/// What becomes of a list after the walk.
+/// The state of a list after the walk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Recovered {
     /// It is ready for use.
@@ -59,8 +59,8 @@ pub(super) enum Recovered {
 }
 
 impl Inner {
-    /// Checks the chain and rebuilds what is volatile; stores nothing where no crash has left anything. Batches are
-    /// dropped if they are not whole and `with_batches`.
+    /// Checks the chain and rebuilds the volatile parts; stores nothing if there are no traces of a crash. With
+    /// `with_batches`, batches that are not whole are dropped.
     pub fn recover(&self, with_batches: bool) -> Result<Recovered> {
         let extents = self.extents_by_offset()?;
         let chain = self.checked_chain(&extents)?;
@@ -95,8 +95,8 @@ impl Inner {
         Ok(Recovered::Ready)
     }
 
-    /// Makes all links durable: what a killed process stored may not have been written back, and later records rely on
-    /// it. Apart from the rest, whose atomic operations would each wait for a flush.
+    /// Makes all links durable: stores of a killed process may not have been written back, and later records rely on
+    /// them. This is done separately, since atomic operations in between would each wait for a flush.
     fn flush_links(&self, chain: &[u64]) {
         self.pool.flush(self.head, 8);
         chain.iter().for_each(|&at| self.pool.flush(at, 8));
@@ -146,7 +146,7 @@ impl Inner {
 }
 
 impl Reached<'_> {
-    /// Adds `node`, the next of the chain, to what is used.
+    /// Adds `node`, the next of the chain, to the used parts.
     fn take(&mut self, list: &Inner, node: &Node<'_>, with_batches: bool) {
         if !with_batches {
             list.mark_durable(node.offset);
@@ -158,7 +158,7 @@ impl Reached<'_> {
         self.ends[i] = self.ends[i].max(end);
     }
 
-    /// Gives back what a group that came to nothing had taken, and lets allocation go on where most room is left.
+    /// Gives back the space of a failed group, and continues allocation where most room is left.
     fn finish(self, list: &Inner) -> Result<()> {
         let at = |extent: &Extent| self.extents.partition_point(|e| e.offset < extent.offset);
         if !list.pool.is_read_only() {

@@ -1,18 +1,18 @@
-//! What can still be read of a damaged list.
+//! Recovers the sound records of a damaged list.
 //!
-//! The chain breaks at a damaged record, and what comes after it is found by looking all over the arena.
+//! The chain breaks at a damaged record; later records are found by searching all of the arena.
 //!
-//! 1. A record counts if the head or a record that counts leads to it. What was staged and not linked has nobody that leads
-//!    to it.
-//! 2. Where the chain is broken, stretches of it that begin with a record that nobody leads to count, too: one of them
-//!    begins with the one that the damaged record led to. A stretch that ends where a record that counts leads is none of
-//!    the chain's: it was staged there and never linked, or dropped. The longest of several with one end counts.
+//! 1. A record counts if the head or a record that counts leads to it. No record leads to one that was staged and not
+//!    linked.
+//! 2. If the chain is broken, stretches that begin with a record without a predecessor count, too: one of them begins
+//!    behind the damaged record. A stretch that ends where a record that counts leads does not belong to the chain: it
+//!    was staged there and never linked, or dropped. Of several stretches with the same end the longest counts.
 //! 3. The newest batch that is not whole is dropped if no whole one is newer: a crash may have cut it short.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
-use terrace_base::Result;
+use terrace_base::{Kind as VersionKind, Result};
 use terrace_pmem::{Extent, Kind, Pool};
 
 use super::arena::Arena;
@@ -20,7 +20,7 @@ use super::layout::OWNER_BYTES;
 use super::read::{Node, compare};
 use super::{Inner, Record, SkipList};
 
-/// What was found missing of a list that was salvaged.
+/// The missing parts of a salvaged list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Missing {
     /// Places where the chain of records is broken: about as many as records are damaged.
@@ -32,11 +32,11 @@ pub struct Missing {
 }
 
 impl SkipList {
-    /// Gives the records of the list at `head` that are sound, in order, however it is damaged, and says what is missing.
-    /// Changes nothing.
+    /// Gives the sound records of the list at `head`, in order, and returns what is missing. Works with any damage, and
+    /// changes nothing.
     ///
     /// # Errors
-    /// `Corruption` if not even the list's first extent can be read; what `each` returns.
+    /// `Corruption` if not even the list's first extent can be read; errors of `each`.
     pub fn salvage(
         pool: &Pool,
         kind: Kind,
@@ -62,7 +62,7 @@ impl SkipList {
             each(Record {
                 key: node.key,
                 seq: fields.seq,
-                kind: fields.kind,
+                kind: VersionKind::byte(fields.kind, fields.fields),
                 value,
                 batch_first: fields.batch_first,
                 batch_len: fields.batch_len,
@@ -81,7 +81,7 @@ fn partial_batches(nodes: &[Node<'_>]) -> HashSet<u64> {
     found.into_iter().filter(|(_, (found, of))| found != of).map(|(first, _)| first).collect()
 }
 
-/// A value at most so long is read to its end to find out whether what looks like a record is one.
+/// Values up to this length are read to their end to verify a possible record.
 const SHORT_BYTES: u64 = 4 << 10;
 
 /// The records that count, and where they lead.
@@ -113,14 +113,15 @@ impl Inner {
         sound
     }
 
-    /// Whether it is worth the time to compute the checksum of what lies at `at`. Of a long record the link counts, too:
-    /// other bytes may look like one of any length at every place, and to read all of that each time takes hours.
+    /// Whether the checksum of a possible record at `at` is worth computing. A long record must also have a plausible
+    /// link: arbitrary bytes may look like a long record at every place, and reading all of it each time would take
+    /// hours.
     fn looks_like_record(&self, extents: &[Extent], at: u64) -> bool {
         let Ok(Node { head, .. }) = self.node(at) else { return false };
         let next = self.after(at);
         let is_short = head.fields().above() <= SHORT_BYTES;
         let leads_on = next == 0 || self.may_be_node(extents, next);
-        head.reserved == 0 && head.batch_len > 0 && head.batch_first <= head.seq && (is_short || leads_on)
+        head.batch_len > 0 && head.batch_first <= head.seq && (is_short || leads_on)
     }
 
     /// Those of the sound records that count; adds the places where the chain is broken.
@@ -136,7 +137,8 @@ impl Inner {
         Ok(counted.nodes)
     }
 
-    /// The sound records that no sound one leads to, those with most behind them first, but for those that are `led_to`.
+    /// The sound records that no sound one leads to, those with most behind them first, but for those that are
+    /// `led_to`.
     fn begins(&self, sound: &HashSet<u64>, led_to: &HashSet<u64>) -> Result<Vec<u64>> {
         let nobodys: HashSet<u64> = sound.iter().map(|&at| self.after(at)).collect();
         let mut begins: Vec<u64> = sound.difference(&nobodys).copied().collect();
@@ -145,7 +147,7 @@ impl Inner {
         for &at in &begins {
             self.measure(at, sound, led_to, &mut lengths)?;
         }
-        // Of two with as much the one that was written first: it lies before what was staged and came to nothing.
+        // Of two equally long ones the first written one comes first: failed attempts lie behind it.
         begins.sort_unstable_by_key(|at| (Reverse(lengths.get(at).copied()), *at));
         Ok(begins)
     }
@@ -184,8 +186,8 @@ impl Inner {
         Ok(compare(&self.node(from)?, to.key, to.head.seq).is_lt())
     }
 
-    /// Counts the records from the one at `at` to the chain's end or to where it is broken; none of them if they end where
-    /// one that counts leads.
+    /// Counts the records from the one at `at` to the chain's end or to where it is broken; none of them if they end
+    /// where one that counts leads.
     fn count_stretch<'a>(&'a self, at: u64, sound: &HashSet<u64>, counted: &mut Counted<'a>) -> Result<()> {
         let mut stretch = Vec::new();
         let mut next = at;
@@ -194,7 +196,7 @@ impl Inner {
                 None => sound.contains(&next),
                 Some(&last) => self.leads(last, next, sound)?,
             };
-            // A link that leads back is damaged, and says nothing of where others lead.
+            // A link that leads back is damaged, and does not count.
             if counted.led_to.contains(&next) && (leads_on || !sound.contains(&next)) {
                 return Ok(());
             }

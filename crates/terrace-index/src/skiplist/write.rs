@@ -1,4 +1,4 @@
-//! Putting records in: stage, link, and the care for what other threads have linked.
+//! Inserting records: staging, linking, and making other threads' links durable.
 //!
 //! Each node has a volatile *owner* word: the token of the thread that linked it, 0 once the node is known
 //! to be durable. Before linking behind a node that another thread owns, `link` persists the links that
@@ -17,7 +17,7 @@ use crate::btree::{Place, Target, Trail};
 
 /// A record that lies in the arena and is not in the list yet. Dropping it leaves it out for good.
 ///
-/// What linking needs to know of it lies here: its lines have just been flushed, and to look at them again would be a
+/// The data that linking needs is kept here: the record's lines have just been flushed, and reading them again would
 /// wait for memory.
 #[must_use = "a staged record is in the list only once it is linked"]
 pub struct Staged<'k> {
@@ -25,18 +25,18 @@ pub struct Staged<'k> {
     /// The token of the thread that staged it, which its owner word holds.
     owner: u64,
     offset: u64,
-    /// Where it belonged when it was staged; the record's durable link names `place.next`.
+    /// Its place when it was staged; the record's durable link names `place.next`.
     place: Place,
     trail: Trail,
     /// The record before it, on its way into the caches.
     prev: StartedRead,
 }
 
-/// Where staging stood at some moment.
+/// The position of staging at some moment.
 #[derive(Debug)]
 pub struct Staging(super::arena::Mark);
 
-/// What linking came to.
+/// The outcome of linking.
 pub(super) enum Linked {
     /// The record is in the list.
     New,
@@ -50,13 +50,13 @@ impl SkipList {
         self.inner.stage(record.key, record)
     }
 
-    /// Where staging stands, for [`take_back`](Self::take_back).
+    /// The position of staging, for [`take_back`](Self::take_back).
     pub fn staging(&self) -> Staging {
         Staging(self.inner.arena.mark())
     }
 
-    /// Gives back the room of all that was staged since `staging`, none of which is linked: their group has come to
-    /// nothing. Nobody else has staged anything meanwhile.
+    /// Gives back the room of all records that were staged since `staging`, none of which is linked: their group has
+    /// failed. No other thread has staged anything meanwhile.
     pub fn take_back(&self, staging: &Staging) -> Result<()> {
         self.inner.arena.take_back(&staging.0)
     }
@@ -85,8 +85,8 @@ impl SkipList {
         Ok(())
     }
 
-    /// Says that every record up to `seq` is linked and drained. It spares later links the care for
-    /// records that other threads have linked; leaving it out costs time and nothing else.
+    /// Notes that every record up to `seq` is linked and drained. That saves later links the check of records that
+    /// other threads have linked; without it they are only slower.
     pub fn durable_up_to(&self, seq: u64) {
         self.inner.durable_below.fetch_max(seq.saturating_add(1), Ordering::Release);
     }
@@ -120,6 +120,7 @@ impl Inner {
             vlen,
             klen,
             kind: record.kind,
+            fields: 0,
         };
         let target = Target { key, seq: record.seq };
         let offset = self.arena.allocate(OWNER_BYTES + fields.above())? + OWNER_BYTES;
@@ -185,8 +186,8 @@ impl Inner {
 
     /// Makes the record at `offset`, not linked yet, name `next` instead of `named` as its successor.
     ///
-    /// The new name must be durable before anything points to the record, or a power cut could jump over
-    /// what has come between; unless that is of the same batch, which goes with it wholly.
+    /// The new name must be durable before anything points to the record, or a power cut could skip the records in
+    /// between; unless these belong to the same batch, which is dropped as a whole.
     fn rename_successor(&self, offset: u64, named: u64, next: u64) -> Result<()> {
         self.pool.store_flush(POff::new(offset), next);
         if !self.only_own_batch(offset, next, named)? {
@@ -250,7 +251,7 @@ impl Inner {
         }
         self.pool.drain();
         for node in path {
-            // Readers come by here, too: they note it where they may.
+            // Readers call this, too; they note it if they may store.
             if let Some(_touching) = self.pool.touching(node - OWNER_BYTES, OWNER_BYTES) {
                 self.mark_durable(node);
             }
@@ -291,7 +292,7 @@ impl std::fmt::Debug for Staged<'_> {
     }
 }
 
-/// A number of this thread's own, never 0.
+/// A number that is unique to this thread, never 0.
 fn token() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     thread_local!(static MINE: Cell<u64> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed)));

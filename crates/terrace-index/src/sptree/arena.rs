@@ -1,4 +1,4 @@
-//! Where middle nodes come from.
+//! The memory of middle nodes.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
@@ -16,7 +16,7 @@ const FIRST_CHUNK: usize = 64;
 /// would miss in the translation buffers as often as in the caches.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// Asks for huge pages, which are faster to find things in; without them all is as well.
+/// Asks for huge pages, which make searches faster; they are optional.
 fn advise_huge(at: NonNull<u8>, bytes: usize) {
     #[cfg(target_os = "linux")]
     // SAFETY: the range is ours, and advice of this sort changes nothing of what is in it.
@@ -25,7 +25,7 @@ fn advise_huge(at: NonNull<u8>, bytes: usize) {
     let _ = (at, bytes);
 }
 
-/// What lies behind each node of an arena.
+/// The words behind each node of an arena.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     /// 1, 2 or 4, the one in the node included.
@@ -45,7 +45,7 @@ impl Shape {
     }
 }
 
-/// Where nodes come from. Their memory goes back to the system with the arena alone.
+/// The memory of nodes. It goes back to the system only with the arena.
 #[derive(Debug)]
 pub(super) struct Arena {
     pub shape: Shape,
@@ -69,7 +69,7 @@ impl Arena {
         Arena { shape, inner: Mutex::default() }
     }
 
-    /// An unused node. It is zero, or what an earlier one has left.
+    /// An unused node. It is zero, or has the contents of an earlier one.
     pub fn take(&self) -> &Mnode {
         let mut stock = self.inner.lock();
         let node = match stock.free.pop() {
@@ -107,7 +107,7 @@ impl Arena {
         let at = unsafe { alloc(layout) };
         let Some(at) = NonNull::new(at) else { handle_alloc_error(layout) };
         if layout.align() == HUGE_BYTES {
-            // Before anything touches it.
+            // Before the first access.
             advise_huge(at, layout.size());
         }
         // SAFETY: ours, and as large as the layout.
@@ -119,7 +119,7 @@ impl Arena {
     ///
     /// # Safety
     ///
-    /// It came from this arena, nobody has it any more, and it is given back once.
+    /// It came from this arena, it is no longer in use, and it is given back once.
     pub unsafe fn give(&self, node: *mut Mnode) {
         // SAFETY: it lives as long as the arena.
         let node = unsafe { &*node };
@@ -132,7 +132,7 @@ impl Arena {
         let lens = node.lens.swap(0, Ordering::Relaxed);
         let low = Bytes::of(node.low.load(Ordering::Relaxed), lens as u32);
         let high = Bytes::of(node.high.load(Ordering::Relaxed), (lens >> 32) as u32);
-        // SAFETY: the node is nobody's, so neither are its bytes.
+        // SAFETY: the node is not in use, so neither are its bytes.
         [low, high].into_iter().flatten().for_each(|bytes| unsafe { bytes.free() });
     }
 
@@ -152,7 +152,7 @@ impl Arena {
         let stock = self.inner.lock();
         let bounds: u64 = self.nodes(&stock).map(Mnode::bound_bytes).sum();
         let nodes: usize = self.handed_out(&stock).map(|(_, used)| used).sum();
-        // Of a chunk what has been used: the rest of it is pages that nobody has touched.
+        // Only the used part of a chunk counts: the rest are pages that were never touched.
         (nodes * self.shape.node_bytes()) as u64 + bounds
     }
 

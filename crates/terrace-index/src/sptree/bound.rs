@@ -54,7 +54,7 @@ impl Bound {
 #[derive(Debug)]
 pub(super) struct Bytes(*mut u8, usize);
 
-// SAFETY: plain bytes that belong to whoever has this.
+// SAFETY: plain bytes that the owner of this value owns.
 unsafe impl Send for Bytes {}
 
 impl Bytes {
@@ -67,10 +67,10 @@ impl Bytes {
     ///
     /// # Safety
     ///
-    /// Nobody looks at them any more.
+    /// They are not read any more.
     pub unsafe fn free(self) {
         let bytes = std::ptr::slice_from_raw_parts_mut(self.0, self.1);
-        // SAFETY: they were made from a box of this length (`keep`), and are nobody's by the caller's promise.
+        // SAFETY: they were made from a box of this length (`keep`), and by the caller's promise they are not in use.
         drop(unsafe { Box::from_raw(bytes) });
     }
 }

@@ -1,8 +1,8 @@
 //! Proving a tree whole, writers being at rest. Background work is put off meanwhile.
 //!
-//! Along the chain each leaf's range must begin where the one's before ends, its keys lie inside, its slots and
-//! its state agree with their checks, and its node say the same as the leaf; a search must lead to it, and
-//! every key must be found. What the top layer names must be in the chain.
+//! Along the chain each leaf's range must begin at the end of the one before. Its keys must lie inside, its slots and
+//! its state must agree with their checks, and its node must agree with the leaf. A search must lead to it, and every
+//! key must be found. Every leaf that the top layer names must be in the chain.
 
 use std::collections::HashMap;
 use std::ops::Bound as RangeBound;
@@ -20,7 +20,7 @@ use crate::ordered::OrderedIndex;
 use crate::point::PointIndex;
 use crate::scan_batch::ScanBatch;
 
-/// What is carried from leaf to leaf.
+/// The state that is carried from leaf to leaf.
 struct Report {
     problems: Vec<String>,
     /// The leaf that must come next.

@@ -1,7 +1,8 @@
 //! Background work of a tree, its end, and moments without it.
 //!
-//! Work that an executor has in its queue may begin at any time. Whoever needs the tree to stand still can neither wait for it,
-//! since it may be behind work that waits for him, nor do it himself. So what would begin then is put off.
+//! Work in an executor's queue may begin at any time. A thread that needs the tree to stand still cannot wait for it,
+//! since it may be queued behind work that waits for that thread; nor can it do the work itself. So jobs that would
+//! begin meanwhile are deferred.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,9 +25,9 @@ pub(super) struct Jobs {
 #[derive(Default)]
 struct State {
     running: usize,
-    /// Those who need the tree to stand still.
+    /// Threads that need the tree to stand still.
     still: usize,
-    /// What was to begin meanwhile.
+    /// Jobs that were deferred.
     put_off: Vec<Job>,
 }
 
@@ -68,7 +69,7 @@ impl Jobs {
     }
 }
 
-/// Counts a job out, also one that panics.
+/// Counts a job out, also after a panic.
 struct Ends<'a>(&'a Jobs);
 
 impl Drop for Ends<'_> {
@@ -78,7 +79,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// As long as it is there no background work of its tree runs. What was to begin meanwhile begins afterwards.
+/// While it exists no background work of its tree runs. Deferred jobs begin afterwards.
 pub struct Still<'t>(&'t Core);
 
 impl fmt::Debug for Still<'_> {
@@ -99,7 +100,7 @@ impl Drop for Still<'_> {
 }
 
 impl Core {
-    /// Runs `job` in the background, unless the tree is closed first. It holds on to the tree while it runs alone.
+    /// Runs `job` in the background, unless the tree is closed first. It keeps the tree alive only while it runs.
     pub(super) fn spawn(&self, job: impl FnOnce(&Core) + Send + 'static) {
         let (jobs, core) = (self.jobs.clone(), self.me.clone());
         let job: Job = Box::new(job);
@@ -111,7 +112,7 @@ impl Core {
         }));
     }
 
-    /// Waits for the jobs that run, and puts off those to come. The caller is no job.
+    /// Waits for running jobs, and defers later ones. The caller is not a job.
     pub(super) fn still(&self) -> Still<'_> {
         self.jobs.state.lock().still += 1;
         self.jobs.rest();

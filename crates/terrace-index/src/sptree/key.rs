@@ -1,4 +1,4 @@
-//! Keys as they are looked for, and the bounds of leaves as they are kept in DRAM.
+//! Keys prepared for searches, and comparisons of keys.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ use super::layout::RECORD;
 /// Longest key that is its own word.
 pub(super) const INLINE_BYTES: usize = 8;
 
-/// A key with all that is needed to look for it.
+/// A key prepared for a search.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Probe<'k> {
     pub key: &'k [u8],
@@ -27,7 +27,7 @@ impl<'k> Probe<'k> {
         Probe { key, word, hash }
     }
 
-    /// A key that is compared and not looked for: without its hash.
+    /// A key for comparisons only, without its hash.
     pub fn plain(key: &'k [u8]) -> Probe<'k> {
         Probe { key, word: word_of(key), hash: 0 }
     }

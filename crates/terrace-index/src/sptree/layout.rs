@@ -101,7 +101,7 @@ const _: () = {
     assert!(NEXT_AT >= STATE_LINE_AT && BITMAP_AT + 8 == STATE_LINE_AT + 64);
 };
 
-// SAFETY: what changes while it is shared is atomic.
+// SAFETY: fields that change while they are shared are atomic.
 pm_layout! {
     unsafe TreeHeader: 64 { magic @ 0, first @ 8, crc @ 16, reserved @ 20, logs @ 24, old_logs @ 32, reserved2 @ 40 }
     unsafe Block: 256 { slots @ 0, metas @ 208, low_kind @ 234, tag @ 235, crc @ 236, words @ 240 }
@@ -145,12 +145,12 @@ pub(super) fn meta(place: u64, slot: usize, key_word: u64, word: u64, kind: u8) 
     u16::from(kind) << 12 | check as u16
 }
 
-/// The sort of key that a meta says.
+/// The sort of key in a meta.
 pub(super) fn kind_of(meta: u16) -> u8 {
     (meta >> 12) as u8
 }
 
-/// A check of what a leaf holds and what follows it: 21 bits.
+/// A check of a leaf's bitmap and next leaf: 21 bits.
 fn state_check(place: u64, bitmap: u64, next: u64) -> u64 {
     check_bits(bitmap, next, place << 1 | 1, 20)
 }
@@ -158,14 +158,14 @@ fn state_check(place: u64, bitmap: u64, next: u64) -> u64 {
 /// A bitmap and the offset of the next leaf.
 pub(super) type State = (u64, u64);
 
-/// What a proof says about the state beside it.
+/// The verdict of a proof on the state beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Proven {
-    /// A state that was meant.
+    /// A valid state.
     Whole,
     /// The middle of a split or merge: the bitmap has slots that belong to another leaf.
     Overfull,
-    /// None that was ever stored.
+    /// A state that was never stored.
     Damaged,
 }
 
@@ -213,7 +213,7 @@ pub(super) fn encode_header(place: u64, first: u64, logs: u64) -> [u8; TREE_HEAD
     out
 }
 
-/// What goes into a slot: key word, word and sort of key.
+/// The contents of a slot: key word, word and sort of key.
 pub(super) type Item = (u64, u64, u8);
 
 /// The image of a new leaf at a place of the pool whose first slots hold `items`.
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(prove(512, 0, (0, 0)), Proven::Damaged, "a leaf of zeros");
     }
 
-    /// What each store to the line leaves of a change: proof and state.
+    /// Proof and state after each store of a change.
     fn stores_of(leaf: u64, line: (u64, State), [middle, new]: [State; 2]) -> Vec<(u64, State)> {
         let proof = proof(leaf, line.1, middle, new);
         [line, (proof, line.1), (proof, middle), (proof, new)].to_vec()

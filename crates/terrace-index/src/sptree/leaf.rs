@@ -17,7 +17,7 @@ use super::mnode::{Mnode, Version, prefetch};
 use crate::key_object::{KEY_HEAD_BYTES, KeyHead, encode_key, key_at};
 use crate::kinds;
 
-/// What a record with a short key takes.
+/// Bytes of a record with a short key.
 const RECORD_LINE: u64 = 64;
 
 /// The bytes of a key in a slot.
@@ -50,7 +50,7 @@ impl Core {
         self.pool.get::<Leaf>(POff::new(off))
     }
 
-    /// Starts loading what a write to slot `slot` of the leaf will touch.
+    /// Starts loading the lines that a write to slot `slot` of the leaf touches.
     pub(super) fn prefetch_slot(&self, off: u64, slot: usize, state: bool) {
         if let Ok(leaf) = self.leaf(off) {
             let at = std::ptr::from_ref(leaf).cast::<i8>();
@@ -70,7 +70,7 @@ impl Core {
         }
     }
 
-    /// The slot of `probe` and what it holds, as of this version; `None` if it has moved on.
+    /// The slot of `probe` and its contents, as of this version; `None` if it has moved on.
     #[inline]
     pub(super) fn find(
         &self,
@@ -200,7 +200,7 @@ impl Core {
         Ok((Bound::Inline(low, kind), 0))
     }
 
-    /// Bitmap and next leaf of the leaf at `off`, and what its proof says of them.
+    /// Bitmap and next leaf of the leaf at `off`, and the verdict of its proof.
     pub(super) fn leaf_state(&self, off: u64) -> Result<(State, Proven)> {
         let first = &self.leaf(off)?.blocks[0];
         let state = (first.words[1].load(Ordering::Acquire), first.slots[12][0].load(Ordering::Acquire));
@@ -239,7 +239,7 @@ impl Core {
     }
 
     /// Takes a leaf's state from `old` to `new` by way of `middle`, durably: a crash leaves one of the three.
-    /// All that the new state makes reachable has been drained.
+    /// Everything that the new state makes reachable has been drained.
     pub(super) fn store_state(&self, off: u64, old: State, middle: State, new: State) {
         let pool = &self.pool;
         pool.store_ordered(POff::new(off + PROOF_AT), layout::proof(pool.place(off), old, middle, new));

@@ -1,15 +1,15 @@
-//! The logs of what is in write buffers.
+//! The logs of write buffers' entries.
 //!
-//! A log set is a few logs, each with the keys whose hash leads to it. Entries go to the current set; the set before it,
-//! if there is one, still has entries that are in buffers alone.
+//! A log set is a few logs, each with the keys whose hash leads to it. Entries go to the current set; the set before
+//! it, if there is one, still has entries that are in buffers alone.
 //!
 //! 1. An entry is durable in the current set before it is in a buffer.
-//! 2. Sets are begun and freed in order, so of what the sets say about a key the entry with the highest number is
-//!    the last that was done to it, unless all entries about it are gone: then its leaf has it.
+//! 2. Sets are begun and freed in order, so the entry about a key with the highest number is its last change, unless
+//!    all entries about it are gone: then its leaf has it.
 //! 3. The old set is freed when every buffer with an entry in it has been flushed. A node notes which of the
 //!    two sets the oldest entry of its buffer is in.
-//! 4. An open goes on with the sets it finds: what they say comes back into the buffers (`pending`). Nobody adds to a log
-//!    before it has been read.
+//! 4. An open continues with the sets it finds: their entries come back into the buffers (`pending`). A log is not
+//!    appended to before it has been read.
 //! 5. Where the pool has no room for logs there are none, and no buffer has an entry: writes go to leaves, as
 //!    in a tree without buffers.
 
@@ -31,7 +31,7 @@ use crate::point::MAX_KEY_BYTES;
 /// Most logs of a set.
 pub(super) const MAX_LOGS: usize = 32;
 
-/// Logs of a set by default: more would be too many places that are written to at once for the media to gather what is.
+/// Logs of a set by default: with more, the media would have too many places at a time to combine writes.
 pub(super) const LOGS: usize = 16;
 
 const KINDS: SetKinds = SetKinds { set: kinds::SPTREE_HEADER, log: kinds::SPTREE_LOG };
@@ -62,7 +62,7 @@ pub(super) struct Logs {
     plain_writes: AtomicU64,
     sets: RwLock<Option<Sets>>,
     /// Held to change sets.
-    turning: Mutex<()>,
+    rotating: Mutex<()>,
 }
 
 struct Sets {
@@ -78,7 +78,7 @@ impl Sets {
     }
 }
 
-/// What sets say: number of the set, number of the entry, word and key.
+/// Is called with each entry: number of the set, number of the entry, word and key.
 pub(super) type VisitEntry<'v> = dyn FnMut(u64, u64, u64, &[u8]) + 'v;
 
 impl Logs {
@@ -91,7 +91,7 @@ impl Logs {
             on: AtomicBool::new(false),
             plain_writes: AtomicU64::new(0),
             sets: RwLock::new(None),
-            turning: Mutex::new(()),
+            rotating: Mutex::new(()),
         }
     }
 
@@ -107,13 +107,13 @@ impl Logs {
 
     /// Waits until sets that are being given up are gone. The caller has no node locked.
     pub fn wait(&self) {
-        drop(self.turning.lock());
+        drop(self.rotating.lock());
     }
 }
 
 /// The log of a set of `count` that entries about `key` go to.
 pub(super) fn log_of(key: &[u8], count: usize) -> usize {
-    // Not the bits that say where the key is in its leaf.
+    // Other bits than those of the key's place in its leaf.
     (hash64(key) >> 8) as usize % count.max(1)
 }
 
@@ -128,14 +128,14 @@ fn visit(pool: &Pool, set: &LogSet, log: usize, visit: &mut VisitEntry<'_>) -> R
 }
 
 impl Core {
-    /// Goes on with the sets that are there, or begins one; a tree without buffers replays and frees them.
+    /// Continues with the sets that are there, or begins one; a tree without buffers replays and frees them.
     pub(super) fn open_logs(&self) -> Result<()> {
         let _here = self.limbo.enter();
         // Stored by a process that was killed, perhaps not durable yet.
         self.pool.persist(self.header_off, TREE_HEADER_BYTES);
         let mut sets = self.named_sets()?;
         if self.read_only {
-            // Nothing is stored for finding out.
+            // This check stores nothing.
             let mut entry =
                 |_, _: &[u8]| Err(Error::invalid("an SPTree that was not closed, for reading only"));
             return sets.iter().try_for_each(|set| set.visit_all(&mut entry));
@@ -198,7 +198,7 @@ impl Core {
         }
         let pool = &self.pool;
         let free = pool.free_bytes() + pool.max_size().saturating_sub(pool.size());
-        let Some(_turning) = logs.turning.try_lock() else { return Ok(()) };
+        let Some(_rotating) = logs.rotating.try_lock() else { return Ok(()) };
         if logs.is_on() || free < ROOM_TO_RESUME * logs.count as u64 * pool.extent_bytes() {
             return Ok(());
         }
@@ -210,12 +210,12 @@ impl Core {
     pub(super) fn shed_logs(&self) -> Result<()> {
         let Some(logs) = &self.logs else { return Ok(()) };
         self.replay_all()?;
-        let _turning = logs.turning.lock();
+        let _rotating = logs.rotating.lock();
         match &mut *logs.sets.write() {
             Some(sets) => sets.closing = true,
             None => return Ok(()),
         }
-        // Whoever has logged something has put it into a buffer before letting go of the node.
+        // A writer that has logged an entry has put it into a buffer before unlocking the node.
         if let Err(e) = self.flush_buffers(None) {
             if let Some(sets) = &mut *logs.sets.write() {
                 sets.closing = false;
@@ -256,8 +256,8 @@ impl Core {
         (0..set.count()).try_for_each(|log| self::visit(&self.pool, set, log, visit))
     }
 
-    /// [`try_keep_logs_short`](Self::try_keep_logs_short), after a write that has been made: no error may make it look as
-    /// if it had not been. What stands in the way is met by writes that need the room.
+    /// [`try_keep_logs_short`](Self::try_keep_logs_short), after a write that has been made: an error must not make
+    /// that write look failed. Later writes that need the room will meet the error.
     pub(super) fn keep_logs_short(&self) {
         if self.try_keep_logs_short().is_err_and(|e| e.is_out_of_space()) {
             let _ = self.shed_logs();
@@ -278,18 +278,18 @@ impl Core {
             return Ok(());
         }
         if !has_old {
-            let Some(_turning) = logs.turning.try_lock() else { return Ok(()) };
-            return self.turn();
+            let Some(_rotating) = logs.rotating.try_lock() else { return Ok(()) };
+            return self.rotate();
         }
         if bytes > 2 * limit {
             return self.flush_old();
         }
-        let Some(turning) = logs.turning.try_lock() else { return Ok(()) };
-        drop(turning);
+        let Some(rotating) = logs.rotating.try_lock() else { return Ok(()) };
+        drop(rotating);
         if !self.flushing.swap(true, Ordering::AcqRel) {
             self.spawn(|core| {
                 let _here = core.limbo.enter();
-                // What cannot be flushed now stays in buffers and logs; writers meet the reason.
+                // Entries that cannot be flushed now stay in buffers and logs; later writers meet the error.
                 let _ = core.flush_old();
                 core.flushing.store(false, Ordering::Release);
             });
@@ -297,8 +297,8 @@ impl Core {
         Ok(())
     }
 
-    /// Begins a new set, if there is no old one. The caller holds `turning`.
-    fn turn(&self) -> Result<()> {
+    /// Begins a new set, if there is no old one. The caller holds `rotating`.
+    fn rotate(&self) -> Result<()> {
         let Some(logs) = &self.logs else { return Ok(()) };
         let number = match &*logs.sets.read() {
             Some(sets) if sets.old.is_none() => sets.current.number().wrapping_add(1),
@@ -307,7 +307,7 @@ impl Core {
         let next = self.make_set(number, logs.count)?;
         let mut sets = logs.sets.write();
         if let Some(sets) = &mut *sets {
-            self.set_words().turn(&sets.current, &next);
+            self.set_words().rotate(&sets.current, &next);
             sets.old = Some(std::mem::replace(&mut sets.current, next));
         }
         Ok(())
@@ -316,9 +316,9 @@ impl Core {
     /// Flushes every buffer with an entry in the old set, and frees that.
     fn flush_old(&self) -> Result<()> {
         let Some(logs) = &self.logs else { return Ok(()) };
-        // What has not come back from the old set's logs is in no buffer.
+        // Entries of the old set's logs that were not replayed yet are in no buffer.
         self.replay_all()?;
-        let _turning = logs.turning.lock();
+        let _rotating = logs.rotating.lock();
         let old = match &*logs.sets.read() {
             Some(Sets { old: Some(old), .. }) => old.number(),
             _ => return Ok(()),
@@ -349,7 +349,7 @@ impl Core {
             let high = node.high(node.version()).and_then(|high| high.to_vec());
             let left = node.bitmap.load(Ordering::Relaxed).count_ones() as usize;
             drop(locked);
-            // What has taken in its neighbour may have room for the next one, too.
+            // A leaf that has taken in its neighbour may have room for the next one, too.
             merged =
                 (is_due || merged) && left < self.capacity / 4 && self.merge_near(&Probe::new(&cursor))?;
             if merged {
@@ -367,11 +367,11 @@ impl Core {
         let Some(logs) = &self.logs else { return Ok(()) };
         let _here = self.limbo.enter();
         self.flush_old()?;
-        let turned = {
-            let _turning = logs.turning.lock();
-            self.turn()
+        let rotated = {
+            let _rotating = logs.rotating.lock();
+            self.rotate()
         };
-        match turned {
+        match rotated {
             Ok(()) => self.flush_old(),
             Err(e) if e.is_out_of_space() => self.shed_logs(),
             Err(e) => Err(e),
@@ -382,7 +382,7 @@ impl Core {
         self.log_places()?.iter().try_for_each(|set| set.mark(marks))
     }
 
-    /// What each set of logs owns.
+    /// The memory that each set of logs owns.
     fn log_places(&self) -> Result<Vec<LogPlaces>> {
         if self.read_only {
             return self.named_sets()?.iter().map(LogSet::places).collect();
@@ -391,7 +391,7 @@ impl Core {
         // A log that has not been read does not know its extents.
         self.replay_all()?;
         // Sets do not come and go meanwhile.
-        let _turning = logs.turning.lock();
+        let _rotating = logs.rotating.lock();
         let sets = logs.sets.read();
         sets.iter().flat_map(Sets::all).map(LogSet::places).collect()
     }

@@ -15,7 +15,7 @@ use crate::key_object::KEY_HEAD_BYTES;
 use crate::point::PointIndex;
 
 impl Core {
-    /// Visits every node from left to right with its items, each key's range once. What is there throughout is
+    /// Visits every node from left to right with its items, each key's range once. Keys that are there throughout are
     /// visited if nothing is merged meanwhile.
     pub(super) fn for_each_node(
         &self,
@@ -55,8 +55,8 @@ impl Core {
             records.map(|item| item.0 & OFFSET_MASK).try_for_each(|record| marks.slot(record))
         })?;
         self.top.mark(marks)?;
-        // What a job had unlinked before the walk came by is in limbo afterwards: whoever looks there for what is still to be
-        // freed before he gives reclaimed memory out again must find it.
+        // Objects that a job had unlinked before the walk came by must be in limbo afterwards: limbo is searched for
+        // pending frees before reclaimed memory is given out again.
         self.jobs.rest();
         Ok(())
     }
@@ -67,7 +67,7 @@ impl Core {
         let _ = self.replay_all();
         let mut bytes = TREE_HEADER_BYTES + self.top.pm_bytes() + self.log_bytes();
         let record = |off| Ok::<_, terrace_base::Error>(KEY_HEAD_BYTES + self.record_key(off)?.len() as u64);
-        // An error ends the walk; what was counted until then stands.
+        // An error ends the walk; the counts until then stand.
         let _ = self.for_each_node(&mut |node, page, _| {
             bytes += LEAF_BYTES;
             if let (_, low @ 1..) = self.leaf_low(node.leaf())? {
@@ -91,7 +91,7 @@ impl Core {
     /// Keys in the tree.
     pub(super) fn count(&self) -> u64 {
         self.finish_rebuild();
-        // What cannot be read is not counted; whoever asks for it is told.
+        // Parts that cannot be read are not counted; lookups report them.
         let _ = self.replay_all();
         self.keys.load(Ordering::Relaxed).max(0) as u64
     }

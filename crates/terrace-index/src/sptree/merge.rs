@@ -1,6 +1,6 @@
 //! Merging two leaves.
 //!
-//! 1. The top layer forgets the right leaf: what it names is always in the chain.
+//! 1. The top layer forgets the right leaf: every leaf that it names is always in the chain.
 //! 2. The right leaf's items are written to free slots of the left one, and drained.
 //! 3. The left leaf's bitmap takes them in, and after it, in the same line, its next passes over the right leaf:
 //!    with that store the left leaf's range grows. A crash between leaves slots outside the leaf's range, as in a
@@ -8,7 +8,7 @@
 //! 4. The nodes in DRAM follow: the left one grows, then the right one dies and leaves the search tree. While both
 //!    lead to the same items both are locked. The right leaf is retired.
 //!
-//! Nothing is merged before the tree is whole after an open, or while a walk marks what is reachable.
+//! Nothing is merged before the tree is whole after an open, or while a walk marks reachable objects.
 
 use std::sync::atomic::Ordering;
 

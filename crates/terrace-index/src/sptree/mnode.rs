@@ -1,14 +1,14 @@
-//! Middle nodes: what is kept in DRAM of each leaf, so that a search touches PM only where the key is.
+//! Middle nodes: the data about each leaf in DRAM, with which a search touches PM only at the key's slot.
 //!
-//! Thread safety: the holder of the lock writes. Readers take no locks: they look at the version before and after, and
-//! what they saw counts only if it has not moved on. The lock does not keep readers out; only while fields
-//! change, between [`Mnode::begin`] and [`Mnode::end`], do they wait, and then nothing is persisted. So what
-//! readers see is always durable: writers persist first and change the fields afterwards.
+//! Thread safety: the holder of the lock writes. Readers take no locks: they read the version before and after, and
+//! their results count only if it has not changed. The lock does not keep readers out; only while fields change,
+//! between [`Mnode::begin`] and [`Mnode::end`], do they wait, and then nothing is persisted. So readers always see
+//! durable state: writers persist first and change the fields afterwards.
 //!
-//! What always holds:
+//! Invariants:
 //!
-//! 1. The low bound of a node never changes while it lives, and its leaf only if that is moved (`moves`). Its high bound is
-//!    the low one of the node to the right, or none in the last.
+//! 1. The low bound of a node never changes while it lives, and its leaf only if that is moved (`moves`). Its high
+//!    bound is the low one of the node to the right, or none in the last.
 //! 2. The bitmap says which slots of the leaf count. The tags of those slots, and the filter, are those of their keys.
 //! 3. A node that is dead is in no tree and never comes back as itself; its memory is used again only after
 //!    everybody present has left.
@@ -33,7 +33,7 @@ const IN_TOP: u64 = 16;
 /// The number of the oldest log set with an entry of this buffer is odd.
 const OLDEST_ODD: u64 = 32;
 const COUNTER: u64 = 64;
-/// What may change without a reader's minding it.
+/// The bits that may change without affecting readers.
 const IGNORED: u64 = LOCKED | IN_TOP | OLDEST_ODD;
 
 /// A middle node. Behind it lie as many words as the [`Arena`] was made for.
@@ -61,7 +61,7 @@ pub(super) const MNODE_BYTES: usize = 128;
 
 const _: () = assert!(size_of::<Mnode>() == MNODE_BYTES && align_of::<Mnode>() == 64);
 
-/// A version of a node, without what readers need not mind.
+/// A version of a node, without the bits that do not affect readers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Version(u64);
 
@@ -175,9 +175,9 @@ impl Mnode {
         free.then(|| Locked(self))
     }
 
-    /// Makes a node that nobody else can reach yet stand for `leaf`, locked.
+    /// Initialises a node, which no other thread can reach yet, for `leaf`; it is locked.
     pub fn set_up(&self, leaf: u64, low: &Bound, high: &Bound) -> Locked<'_> {
-        // The counter goes on, so that whoever remembers the node from an earlier life sees that it is another.
+        // The counter continues, so that a reader that remembers the node from an earlier life sees the change.
         let counter = (self.lock.load(Ordering::Relaxed) & !(COUNTER - 1)).wrapping_add(COUNTER);
         self.lock.store(counter | LOCKED, Ordering::Relaxed);
         self.leaf.store(leaf, Ordering::Relaxed);

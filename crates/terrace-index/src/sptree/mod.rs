@@ -15,17 +15,17 @@
 //! Thread safety: every method may be called from any thread at any time. Readers take no locks (`mnode`).
 //! Writers lock one node, a split the new one besides, a merge two from left to right.
 //!
-//! What always holds:
+//! Invariants:
 //!
 //! 1. A leaf's range begins at its low key, which never changes, and ends where the next leaf's begins. The first
 //!    leaf begins at the empty key and is there as long as the tree.
-//! 2. One 8-byte store makes each change of a leaf, a split and a merge; what it makes reachable is durable
-//!    before. What it leaves to be tidied up lies in the same cache line (`split`, `merge`).
+//! 2. One 8-byte store makes each change of a leaf, each split and each merge; everything that it makes reachable is
+//!    durable before. State that remains to be cleaned up lies in the same cache line (`split`, `merge`).
 //! 3. Readers see a change when it is durable.
-//! 4. What the top layer in PM names is in the chain; what is in the chain and not named is found by walking right.
-//! 5. Every entry of a write buffer is in a log that an open will go by, until the leaf has it durably (`logs`, `pending`).
-//! 6. A leaf has room for what is in its buffer, and the pool for the records of its keys: a full pool can be left by
-//!    removing (`buffer`).
+//! 4. Every leaf that the top layer in PM names is in the chain; other leaves of the chain are found by walking right.
+//! 5. Every entry of a write buffer is in a log that an open reads, until the leaf has it durably (`logs`, `pending`).
+//! 6. A leaf has room for its buffer's entries, and the pool for the records of their keys: removals still work in a
+//!    full pool (`buffer`).
 
 mod arena;
 mod art;
@@ -87,7 +87,7 @@ pub const LEAF_ENTRIES: usize = layout::SLOTS;
 /// Most entries of a write buffer.
 pub const BUFFER_ENTRIES: usize = buffer::MAX_ENTRIES;
 
-/// How a tree is to work. Nothing of it is part of what lies in PM: each open may choose anew.
+/// Options of a tree. None of them is stored in PM: each open may choose differently.
 #[derive(Debug, Clone)]
 pub struct SpOptions {
     /// Whether new entries go to write buffers in DRAM and a log, and to their leaves many at a time: a third of
@@ -106,7 +106,7 @@ pub struct SpOptions {
     pub filter_bits: usize,
     /// Entries after which a leaf is split, 4 to [`LEAF_ENTRIES`], which is the default. Less is for tests.
     pub leaf_entries: usize,
-    /// What runs background work; `None`, the default: two threads of the tree's own.
+    /// The executor of background work; `None`, the default: two threads of the tree's own.
     pub executor: Option<Arc<dyn Executor>>,
 }
 
@@ -211,7 +211,7 @@ impl SpTree {
         reserved.activate();
         let core = Core::new(pool, (header, first), top, Rebuild::from(first), options);
         core.finish_rebuild();
-        // First what an open asks for once there is a tree; last the logs, whose slots the header names.
+        // The roots that an open needs come first; the logs, whose slots the header names, come last.
         core.top.name(&mut reserved, &top_name(root_name))?;
         reserved.name(root_name, header)?;
         core.open_logs()?;
@@ -219,8 +219,8 @@ impl SpTree {
         Ok(SpTree { core })
     }
 
-    /// Attaches to the tree under the root `root_name`, after a crash as after a clean close. It serves at once;
-    /// its layers in DRAM are rebuilt in the background, and so are write buffers from their logs. In a pool that is open
+    /// Attaches to the tree under the root `root_name`, after a crash as after a clean close. It serves at once; its
+    /// layers in DRAM are rebuilt in the background, and so are write buffers from their logs. In a pool that is open
     /// for reading only it has no buffers, stores nothing, and must have been closed.
     pub fn open(pool: &Pool, root_name: &str, options: &SpOptions) -> Result<Self> {
         options.admit()?;
@@ -266,7 +266,7 @@ impl SpTree {
         self.core.is_buffered()
     }
 
-    /// Waits until the layers in DRAM are complete, lending a hand; an error if a leaf could not be read.
+    /// Waits until the layers in DRAM are complete, and helps; an error if a leaf could not be read.
     pub fn rebuild(&self) -> Result<()> {
         self.core.finish_rebuild();
         self.core.rebuild.failure().map_or(Ok(()), Err)?;
@@ -282,7 +282,7 @@ impl SpTree {
         Ok(())
     }
 
-    /// Waits for background work that runs, and puts off what is to come for as long as the guard is there.
+    /// Waits for running background work, and defers later work while the guard exists.
     pub fn still(&self) -> Still<'_> {
         self.core.still()
     }
@@ -298,7 +298,7 @@ impl SpTree {
         Ok(leaves)
     }
 
-    /// Gives back what was unlinked, as far as present readers allow; says whether that is everything.
+    /// Gives back unlinked memory, as far as present readers allow; returns whether that is everything.
     pub fn drain(&self) -> bool {
         self.core.limbo.drain();
         self.core.limbo.is_empty() && self.core.top.drain()
@@ -328,7 +328,7 @@ impl Core {
         let arena = Arc::new(Arena::new(Shape { filter_words: options.filter_bits, buffer_words }));
         let (stock, free) = (arena.clone(), pool.clone());
         let limbo = Limbo::new(move |garbage| match garbage {
-            // What cannot be freed is unreachable, and found by the pool's check.
+            // Memory that cannot be freed is unreachable, and the pool's check finds it.
             Garbage::Slot(kind, off) => drop(free.free(off, kind)),
             // SAFETY: retired once, when nothing led there any more, and those present then have left.
             Garbage::Mnode(node) => unsafe { stock.give(node as *mut Mnode) },
@@ -372,7 +372,7 @@ impl Core {
 }
 
 impl Drop for Core {
-    /// What is reserved for keys in buffers goes back to the pool, which may live on.
+    /// Slots that are reserved for keys in buffers go back to the pool, which may live on.
     fn drop(&mut self) {
         self.arena.for_each(|node| self.give_back_reserved(&buffer::entries(node, &self.arena.shape)));
     }
@@ -411,7 +411,7 @@ impl PointIndex for SpTree {
         self.core.pm_bytes()
     }
 
-    /// Brings what is in write buffers to the leaves, and the top layer up to date.
+    /// Writes the buffers' entries to the leaves, and updates the top layer.
     fn close(&self) -> Result<()> {
         self.core.finish_rebuild();
         self.core.flush_all()?;

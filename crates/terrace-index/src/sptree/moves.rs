@@ -1,9 +1,9 @@
-//! Moving what lies in slots of the pool, so that slabs in which little is left become empty.
+//! Moves objects out of slots of the pool, so that nearly empty slabs become empty.
 //!
-//! A key's record moves as a key gets another word: an item that names the copy takes the place of the old one, by one store
-//! of the leaf's bitmap. A leaf moves in three steps:
+//! A key's record moves as a key gets another word: an item that names the copy takes the place of the old one, by one
+//! store of the leaf's bitmap. A leaf moves in three steps:
 //!
-//! 1. The top layer forgets the leaf: what it names is always in the chain.
+//! 1. The top layer forgets the leaf: every leaf that it names is always in the chain.
 //! 2. A copy is written, with a record of its own for a long low key, and drained.
 //! 3. The left neighbour's next becomes the copy: from that store on the copy is in the chain and the old leaf is not.
 //!
@@ -24,16 +24,16 @@ use super::{Core, Garbage, SpTree};
 use crate::kinds;
 
 impl SpTree {
-    /// What [`move_slot`](Self::move_slot) moves.
+    /// The kinds that [`move_slot`](Self::move_slot) moves.
     pub const MOVES: &[Kind] = &[kinds::SPTREE_KEY, kinds::SPTREE_LEAF];
 
-    /// Moves what is in the slot of `kind` at `at`, if the tree has it, to a slot elsewhere; says whether it did. The old
-    /// one is given back when its readers have left.
+    /// Moves the object in the slot of `kind` at `at`, if it belongs to the tree, to another slot; returns whether it
+    /// did. The old slot is given back when its readers have left.
     ///
     /// # Safety
     ///
-    /// An active slot of `kind`, one of [`MOVES`](Self::MOVES), begins at `at`, and until this returns nobody writes anything
-    /// there but what the tree does, even if it is freed: its slab is held
+    /// An active slot of `kind`, one of [`MOVES`](Self::MOVES), begins at `at`, and until this returns only the tree
+    /// writes there, even if the slot is freed: its slab is held
     /// ([`Pool::clear_slab`](terrace_pmem::Pool::clear_slab)).
     pub unsafe fn move_slot(&self, kind: Kind, at: u64) -> Result<bool> {
         let core = &self.core;
@@ -49,7 +49,7 @@ impl SpTree {
 impl Core {
     /// Moves the key record at `at`, which is held, if an item or a leaf has it.
     fn move_key(&self, at: u64) -> Result<bool> {
-        // What nobody has may be anything; what somebody has is told of when it is asked for.
+        // A slot without an owner may have arbitrary contents; damage of an owned one is reported by lookups.
         let Ok(key) = self.record_key(at) else { return Ok(false) };
         let probe = Probe::new(key);
         loop {
@@ -78,7 +78,7 @@ impl Core {
 
     /// Moves the leaf at `at`, if it is in the chain.
     fn move_leaf(&self, at: u64) -> Result<bool> {
-        // One that has left the chain may name a record that is gone: that is taken for one only with its checksum.
+        // A leaf that has left the chain may name a freed record; a record is accepted only with its checksum.
         let Ok((low, record)) = self.leaf_low(at) else { return Ok(false) };
         let key = low.to_vec().unwrap_or_default();
         // As with merges: not before the tree is whole, nor while a walk marks what is reachable.
@@ -88,7 +88,8 @@ impl Core {
         let Some(_gate) = self.merges.try_read() else { return Ok(false) };
         let (left, _) = self.locate_below(&Probe::new(&key))?;
         let left = left.lock();
-        // Else it has been merged away, or never was part of the tree, and what is found by its low key is the left one.
+        // Otherwise the leaf was merged away, or never belonged to the tree, and a search for its low key finds the
+        // left one.
         let adjoin = !left.0.is_dead() && left.0.high(left.0.version()) == Some(low.clone());
         if !adjoin || self.next_leaf(left.0.leaf())? != at {
             return Ok(false);

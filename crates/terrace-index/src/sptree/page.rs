@@ -1,8 +1,8 @@
 //! Pages: the items of a leaf in the order of their keys, or the part of them that a scan wants.
 //!
-//! A leaf is unsorted. Whoever sorts its items leaves their order in it for the next scan; the node's version says
-//! whether that order still holds, so a session believes only what it has itself left there, and that once more
-//! compared with bitmap and keys.
+//! A leaf is unsorted. A scan that sorts its items leaves their order in it for the next scan. The node's version tells
+//! whether that order still holds, so a session uses only an order that it has left itself, and checks it against
+//! bitmap and keys.
 
 use std::cmp::Ordering as Order;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use super::leaf::load;
 use super::mnode::{Mnode, Version};
 use super::order;
 
-/// What is looked at in a leaf at once: the items of its slots, in the order of their keys.
+/// A view of a leaf: the items of its slots, in the order of their keys.
 pub(super) struct Page {
     pub items: [Item; PAGE],
     /// The slots that a leaf's items are from; of no meaning once a buffer's items are among them.
@@ -105,8 +105,7 @@ impl Core {
         Ok(Some(()))
     }
 
-    /// The items of [`page`](Self::page) that are part of a scan. It looks at these alone where the leaf's
-    /// order is known.
+    /// The items of [`page`](Self::page) that are part of a scan. It reads only these if the leaf's order is known.
     pub(super) fn part(
         &self,
         node: &Mnode,
@@ -157,7 +156,7 @@ impl Core {
         if !read_order(leaf, bitmap, page) {
             return Ok(node.is_still(version).then_some(false));
         }
-        // By halves: what lies below `low` is before the bound, what lies from `high` on is not. A scan that comes from
+        // A binary search: items below `low` are before the bound, items from `high` on are not. A scan that comes from
         // the leaf beside this one wants all of it.
         let (mut low, mut high) = match (part.including, part.reverse) {
             (true, false) if node.is_low(part.probe) => (0, 0),
@@ -239,8 +238,8 @@ impl Core {
         Ok(())
     }
 
-    /// Leaves the order of a page's slots in the leaf for later scans, unless somebody is changing it. It is
-    /// never flushed, nor believed by a later open.
+    /// Leaves the order of a page's slots in the leaf for later scans, unless somebody is changing it. It is never
+    /// flushed, and a later open does not use it.
     fn keep_order(&self, node: &Mnode, version: Version, page: &Page) {
         let Some(_touching) = self.pool.touching(node.leaf(), layout::LEAF_BYTES) else { return };
         let Some(locked) = node.try_lock() else { return };

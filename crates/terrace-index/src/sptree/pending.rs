@@ -1,12 +1,12 @@
 //! Log entries that are not in a buffer yet, after an open.
 //!
-//! An open does not replay logs. The log of a key, one of a few by its hash, is read and sorted when the first of its keys is
-//! asked for. A reader takes a key's word from its log. A writer first has the key's entry replayed: into its node's
-//! buffer, unless the leaf has it already. Meanwhile jobs replay all the rest. The logs stay what they are, and are added
-//! to: nothing is written for all this.
+//! An open does not replay logs. The log of a key, one of a few by its hash, is read and sorted when the first of its
+//! keys is asked for. A reader takes a key's word from its log. A writer first has the key's entry replayed: into its
+//! node's buffer, unless the leaf has it already. Meanwhile jobs replay all the rest. The logs stay, and are appended
+//! to: replaying writes nothing.
 //!
-//! 1. Nothing of a log that has not been read is in a buffer, and nobody adds to that log.
-//! 2. An entry is replayed once, under the lock of its log's share, before anybody who writes to its key looks further.
+//! 1. No entry of a log that has not been read is in a buffer, and that log is not appended to.
+//! 2. An entry is replayed once, under the lock of its log's share, before any write to its key continues.
 //! 3. The sets that were found are freed only after everything has been replayed.
 //!
 //! Lock order: a share, then a node. Scans, counts and walks wait until everything has been replayed.
@@ -21,14 +21,14 @@ use super::key::Probe;
 use super::logs::log_of;
 use super::replay::LogEntries;
 
-/// Entries that jobs replay before others get at the share.
+/// Entries that jobs replay before they release the share for others.
 const STRETCH: usize = 32;
 
-/// What is still to be replayed.
+/// The state of the replay.
 #[derive(Default)]
 pub(super) struct Pending {
     shares: Vec<Mutex<Share>>,
-    /// Shares of which something is left.
+    /// Shares that are not fully replayed.
     left: AtomicUsize,
     /// The share that the next job takes up.
     next: AtomicUsize,
@@ -70,7 +70,7 @@ impl Pending {
 }
 
 impl Core {
-    /// Replays what logs have of a key that is to be written to. The caller is present and has nothing locked.
+    /// Replays the logs' entry for a key that is about to be written. The caller is present and has nothing locked.
     #[inline]
     pub(super) fn replay_key(&self, key: &[u8]) -> Result<()> {
         if self.pending.is_done() { Ok(()) } else { self.replay_pending_key(key) }
@@ -87,8 +87,8 @@ impl Core {
         Ok(())
     }
 
-    /// The word that logs have of a key and that is pending, 0 if the key was removed: that is its word, since whoever
-    /// writes to the key has it replayed first. A reader has no need of that, nor of the room that it may take.
+    /// The word that logs have of a key and that is pending, 0 if the key was removed: that is its present word, since
+    /// a write to the key replays it first. A reader need not replay it, which might need room.
     #[inline]
     pub(super) fn pending_word(&self, key: &[u8]) -> Result<Option<u64>> {
         if self.pending.is_done() { Ok(None) } else { self.look_up_pending(key) }
@@ -102,7 +102,7 @@ impl Core {
         Ok(share.pending(key).map(|(entries, i)| entries.entry(i).1))
     }
 
-    /// Replays everything, or waits for those who are at it. The caller has nothing locked.
+    /// Replays everything, or waits for the jobs that do. The caller has nothing locked.
     pub(super) fn replay_all(&self) -> Result<()> {
         if self.pending.is_done() {
             return Ok(());
@@ -116,7 +116,7 @@ impl Core {
         let _here = self.limbo.enter();
         loop {
             let log = self.pending.next.fetch_add(1, Ordering::Relaxed);
-            // What cannot be read now is met by those who ask for it.
+            // Lookups report entries that cannot be read now.
             let is_over = log >= self.pending.shares.len() || self.jobs.is_closed();
             if is_over || self.replay_share(log, true).is_err() {
                 return;
@@ -133,7 +133,7 @@ impl Core {
             for (i, is_replayed) in (*at..end).zip(&mut replayed[*at..end]) {
                 if !*is_replayed {
                     self.replay_entry(entries, i)?;
-                    // At once: should the next one fail, this one must not be replayed again.
+                    // Noted at once: if the next one fails, this one must not be replayed again.
                     *is_replayed = true;
                 }
             }
@@ -163,7 +163,7 @@ impl Core {
         })?;
         entries.keep_newest();
         if let Some(logs) = &self.logs {
-            // Of entries about a key the later one must have the higher number.
+            // The later one of two entries about a key must have the higher number.
             logs.next.fetch_max(last + 1, Ordering::Relaxed);
         }
         share.replayed = vec![false; entries.len()];

@@ -7,11 +7,10 @@ use super::Core;
 use super::key::Probe;
 use super::mnode::{Locked, Mnode, Version};
 
-/// Attempts after which a search is not unlucky: the tree does not lead where it should.
+/// A search that needs more attempts than this means that the tree is damaged.
 pub(super) const MAX_RESTARTS: usize = 1_000_000;
 
-/// Attempts that may be unlucky without anybody's changing a node meanwhile: beside changes the search tree may miss what
-/// is in it.
+/// Attempts that may fail without a change of a node: beside changes the search tree may miss entries.
 const MAX_ASTRAY: usize = 100;
 
 impl Core {

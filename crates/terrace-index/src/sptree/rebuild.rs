@@ -1,20 +1,20 @@
-//! Bringing the layers in DRAM back after an open, while the tree is in use.
+//! Rebuilds the layers in DRAM after an open, while the tree is in use.
 //!
-//! An open reads nothing but headers. Whoever looks for a key whose leaf has no node yet finds the leaf through the
-//! top layer in PM and makes its node. Meanwhile jobs go through the top layer piece by piece, walk the chain
-//! of leaves under each piece, and make the nodes of all.
+//! An open reads only headers. A search for a key whose leaf has no node yet finds the leaf through the top layer in PM
+//! and makes its node. Meanwhile jobs go through the top layer piece by piece, walk the chain of leaves under each
+//! piece, and make the nodes of all.
 //!
-//! 1. A leaf without a node does not change: whoever changes a leaf does it through its node, which he locks. Two may
-//!    make a node for the same leaf; one of them enters it, locked. What the other has read may be stale by then: he
-//!    stores nothing to the leaf and throws his node away.
-//! 2. Nothing is merged until every leaf has its node and nobody is making one any more. So a leaf that has a node keeps
-//!    it, and nobody makes one for a leaf that is gone.
+//! 1. A leaf without a node does not change: a writer changes a leaf only after locking its node. Two threads may make
+//!    a node for the same leaf; one of them enters it, locked. The other's data may be stale by then: that thread
+//!    stores nothing to the leaf and drops its node.
+//! 2. Nothing is merged until every leaf has its node and no thread is making one any more. So a leaf that has a node
+//!    keeps it, and no node is made for a leaf that is gone.
 //! 3. A leaf's low key never changes; its high one is the next leaf's low key.
-//! 4. What a crash left overfull is cleaned, durably, by him whose node was entered, before he unlocks it. The node never
-//!    shows what is to go.
+//! 4. A leaf that a crash left with items outside its range is cleaned, durably, by the thread whose node was entered,
+//!    before it unlocks the node. The node never shows the items that are to be removed.
 //!
-//! A damaged leaf stays without a node: what belongs there is an error for whoever asks, and nothing is merged until
-//! the tree is opened anew.
+//! A damaged leaf stays without a node: lookups of its keys are errors, and nothing is merged until the tree is opened
+//! again.
 
 use std::collections::HashSet;
 use std::ops::Bound as RangeBound;
@@ -42,7 +42,7 @@ const AHEAD: usize = 4;
 pub(super) struct Rebuild {
     /// Every leaf has a node.
     whole: AtomicBool,
-    /// Nothing more will be done.
+    /// The rebuilding has ended.
     over: AtomicBool,
     progress: Mutex<Progress>,
 }
@@ -51,12 +51,12 @@ pub(super) struct Rebuild {
 struct Progress {
     /// Low key and offset of the first leaf of the next piece.
     rest: Option<(Vec<u8>, u64)>,
-    /// Those who are making nodes: of a piece, or of one leaf that somebody looks for.
+    /// Threads that are making nodes: for a piece, or for one leaf of a search.
     busy: usize,
     failure: Option<Error>,
 }
 
-/// Somebody who makes nodes. As long as he is there the tree does not count as whole.
+/// A thread that makes nodes. While it exists the tree does not count as whole.
 struct Reviver<'r>(&'r Rebuild);
 
 impl Drop for Reviver<'_> {
@@ -91,7 +91,7 @@ impl Rebuild {
         self.whole.load(Ordering::Acquire)
     }
 
-    /// Counts the caller among those who make nodes, unless all are there.
+    /// Counts the caller as making nodes, unless all nodes exist.
     fn join(&self) -> Option<Reviver<'_>> {
         let mut progress = self.progress.lock();
         if self.is_whole() {
@@ -101,14 +101,14 @@ impl Rebuild {
         Some(Reviver(self))
     }
 
-    /// The first thing that went wrong.
+    /// The first error.
     pub fn failure(&self) -> Option<Error> {
         self.progress.lock().failure.clone()
     }
 }
 
 impl Core {
-    /// Does what is left of the rebuilding, or waits for those who are at it.
+    /// Does the rest of the rebuilding, or waits for the threads that do.
     pub(super) fn finish_rebuild(&self) {
         let backoff = Backoff::new();
         while !self.rebuild.over.load(Ordering::Acquire) {
@@ -176,7 +176,7 @@ impl Core {
                         break;
                     }
                     left = None;
-                    // On by its link if that is sound, else from the next leaf that is known.
+                    // Continues by its link if that is sound, otherwise from the next known leaf.
                     match self.leaf_state(leaf) {
                         Ok(((_, next), proven)) if proven != Proven::Damaged => next,
                         _ => named.peek().copied().unwrap_or(piece.end),
@@ -196,11 +196,11 @@ impl Core {
         }
     }
 
-    /// Notes what the walk knows of a node: its left neighbour, and whether the top layer names it.
+    /// Notes the walk's knowledge about a node: its left neighbour, and whether the top layer names it.
     fn place(&self, node: &Mnode, left: Option<&Mnode>, is_named: bool) {
         if let Some(left) = left {
             let node = std::ptr::from_ref(node).cast_mut();
-            // One that has been split since knows better.
+            // A node that was split since already has the right values.
             let _ =
                 left.next.compare_exchange(std::ptr::null_mut(), node, Ordering::AcqRel, Ordering::Relaxed);
         }
@@ -262,7 +262,8 @@ impl Core {
             return Ok((node, self.next_leaf(leaf)?));
         }
         let made = self.make_node(leaf, &low);
-        // Another may have been first, and have changed the leaf since: then what was read of it means nothing.
+        // Another thread may have been first, and may have changed the leaf since: then the data read from it means
+        // nothing.
         match (self.node_of(self.art.floor_at_rest(key), &low, leaf), made) {
             (Some(node), _) => Ok((node, self.next_leaf(leaf)?)),
             (None, Err(e)) => Err(e),
@@ -276,7 +277,7 @@ impl Core {
         (node.leaf() == leaf && node.low() == *low).then_some(node)
     }
 
-    /// Makes a node for a leaf that has none and enters it, unless somebody else is first.
+    /// Makes a node for a leaf that has none and enters it, unless another thread is first.
     fn make_node(&self, leaf: u64, low: &Bound) -> Result<()> {
         let (state, proven) = self.leaf_state(leaf)?;
         if proven == Proven::Damaged {
@@ -301,7 +302,7 @@ impl Core {
             self.keep_inside(low, &high, &mut items)?;
         }
         if self.unclean {
-            // What a killed process stored last is there, but has perhaps not been written back.
+            // The last stores of a killed process are there, but may not have been written back.
             self.pool.persist(leaf + STATE_LINE_AT, 64);
         }
         self.enter_revived(leaf, low, &high, (state, proven), &items);
@@ -339,13 +340,13 @@ impl Core {
         if self.enter(low, node) {
             self.keys.fetch_add(items.len() as i64, Ordering::Relaxed);
             if proven == Proven::Overfull {
-                // Still locked, so that what was read is what is there.
+                // The node is still locked, so the data read is current.
                 self.store_state(leaf, (bitmap, next), (bitmap, next), (kept, next));
             }
             return;
         }
         drop(locked);
-        // SAFETY: nobody else has seen the node.
+        // SAFETY: no other thread has seen the node.
         unsafe { self.arena.give(std::ptr::from_ref(node).cast_mut()) };
     }
 }

@@ -10,7 +10,7 @@ use terrace_log::LogSet;
 use super::Core;
 use super::key::{INLINE_BYTES, word_of};
 
-/// What logs have of one key.
+/// The entry of one key in logs.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     /// The first bytes of the key, so that most comparisons need no more.

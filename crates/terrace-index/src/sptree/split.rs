@@ -2,8 +2,8 @@
 //!
 //! 1. The right half is written to a new leaf whose next is the full leaf's next, and drained. A crash until here
 //!    leaves a leaf that belongs to nobody.
-//! 2. The search tree learns of the new leaf's node, which is locked: before the leaf is in the chain, where those who
-//!    rebuild the layers in DRAM would find it and make another node for it.
+//! 2. The search tree learns of the new leaf's node, which is locked: before the leaf is in the chain, where threads
+//!    that rebuild the layers in DRAM would find it and make another node for it.
 //! 3. The full leaf's next becomes the new leaf: from that store on the new leaf's range is its own, since a leaf's
 //!    range ends where the next one's begins. In the same line, and so after it on the media too, follows the
 //!    bitmap without the slots that have moved. A crash between leaves slots whose keys lie outside the

@@ -1,8 +1,8 @@
 //! The top layer in PM: a FAST&FAIR tree from low keys to leaves, for the next open.
 //!
-//! New leaves enter it in the background. What it names is in the chain of leaves at every moment: a leaf
-//! leaves it, durably, before it leaves the chain. What it does not name yet is found by walking right from
-//! what it does name, so nothing is lost with the queue.
+//! New leaves enter it in the background. Every leaf that it names is in the chain at every moment: a leaf is removed
+//! from it, durably, before it leaves the chain. Other leaves are found by walking right from named ones, so nothing is
+//! lost with the queue.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use super::key::Probe;
 use super::mnode::Locked;
 use crate::point::PointIndex;
 
-/// Leaves waiting after which writers lend a hand.
+/// With more waiting leaves than this, writers help.
 const MAX_WAITING: usize = 4096;
 
 /// Leaves that the top layer does not name yet.
@@ -38,7 +38,7 @@ impl Core {
             queue.push_back((low, leaf));
             queue.len()
         };
-        // Many at a time: waking a thread costs a writer more than what it saves.
+        // Many at a time: waking a thread for each would cost a writer more than it saves.
         if waiting >= self.capacity && !self.waiting.scheduled.swap(true, Ordering::AcqRel) {
             self.spawn(|core| {
                 core.waiting.scheduled.store(false, Ordering::Release);
@@ -55,10 +55,10 @@ impl Core {
         while !self.jobs.is_closed() && self.enter_one() {}
     }
 
-    /// Enters one leaf; false if none is waiting. One that cannot be entered now is found by the next open.
+    /// Enters one leaf; false if none is waiting. The next open finds a leaf that cannot be entered now.
     fn enter_one(&self) -> bool {
         let Some((low, leaf)) = self.waiting.queue.lock().pop_front() else { return false };
-        // A full pool, or damage that others will meet: the top layer is no worse than before.
+        // The pool is full, or there is damage that others will report: the top layer is no worse than before.
         let _ = self.enter_top(&low, leaf);
         true
     }
@@ -68,7 +68,8 @@ impl Core {
         let key = low.to_vec().unwrap_or_default();
         let (node, _) = self.locate(&Probe::new(&key))?;
         let locked = node.lock();
-        // Merged away meanwhile, perhaps with its place taken by another leaf, or entered by another: nothing to do.
+        // The leaf was merged away, perhaps with another leaf in its place, or was entered by another thread: nothing
+        // to do.
         let is_it = node.leaf() == leaf && node.low() == *low;
         if !node.is_dead() && is_it && !node.in_top() && !key.is_empty() {
             self.top.insert(&key, leaf)?;

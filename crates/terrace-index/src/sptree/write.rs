@@ -18,7 +18,7 @@ use super::{Core, Garbage};
 use crate::kinds;
 use crate::point::Wish;
 
-/// What trying to change a leaf came to.
+/// The outcome of an attempt to change a leaf.
 #[derive(PartialEq, Eq)]
 enum Changed {
     Done,
@@ -34,7 +34,7 @@ impl Core {
             self.apply_with(key, &mut *wish, self.is_buffered())
         };
         match attempt() {
-            // What was unlinked to make room is given back once nobody is present, this thread included.
+            // Memory that was unlinked to make room is given back once no thread is present, including this one.
             Err(e) if e.is_out_of_space() && !self.limbo.is_empty() => {
                 self.limbo.drain();
                 attempt()
@@ -43,7 +43,7 @@ impl Core {
         }
     }
 
-    /// [`apply`](Self::apply) past buffers, which say nothing of the key. The caller is present.
+    /// [`apply`](Self::apply) past buffers, which have no entry for the key. The caller is present.
     pub(super) fn apply_to_leaf(
         &self,
         key: &[u8],
@@ -141,8 +141,8 @@ impl Core {
         Ok(Changed::Done)
     }
 
-    /// Puts a key's item into a free slot, in the place of the one in slot `old`. The item's key comes with its record, if
-    /// that is new.
+    /// Puts a key's item into a free slot, in the place of the one in slot `old`. The item's key comes with its record,
+    /// if that is new.
     pub(super) fn put(
         &self,
         locked: &Locked<'_>,

@@ -1,9 +1,9 @@
 //! Memory for shards' buckets: a slot of the pool, or a part of one.
 //!
-//! The pool has slots of every power of two up to its largest class, and whole extents from there on. A shard whose size
-//! lies between shares an extent with others of its size. Which parts are in use is known in DRAM alone: a part is
-//! in use because a descriptor names it, so nothing has to be persisted for it, and opening learns it from the
-//! directory. The extent itself is active before any part of it is given out, and is freed with its last part.
+//! The pool has slots of every power of two up to its largest class, and whole extents from there on. A shard of a size
+//! between these shares an extent with others of its size. Which parts are in use is known in DRAM alone: a part is in
+//! use because a descriptor names it, so nothing has to be persisted for it, and opening learns it from the directory.
+//! The extent itself is active before any part of it is given out, and is freed with its last part.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ impl Split {
         Split { bytes, used: vec![false; (extent_bytes / bytes) as usize], count: 0 }
     }
 
-    /// Takes part `i`, or the first that is free; which one, unless it is taken or there is none.
+    /// Takes part `i`, or the first free one; returns its number, or `None` if it is taken or there is none.
     fn take(&mut self, i: Option<usize>) -> Option<usize> {
         let i = i.or_else(|| self.used.iter().position(|used| !used))?;
         let part = self.used.get_mut(i).filter(|used| !**used)?;
@@ -41,7 +41,7 @@ impl Split {
         Some(i)
     }
 
-    /// Gives part `i` back; whether it was the last.
+    /// Gives part `i` back; returns whether it was the last.
     fn give(&mut self, i: usize) -> bool {
         if let Some(part) = self.used.get_mut(i).filter(|used| **used) {
             *part = false;
@@ -85,7 +85,7 @@ impl Blocks {
             }
         }
         let slot = self.pool.reserve(kinds::TURBOHASH, self.pool.extent_bytes())?;
-        // Before another thread can have a part of it named.
+        // Before another thread can name a part of it.
         self.pool.activate(&slot);
         self.pool.drain();
         let mut split = Split::new(self.pool.extent_bytes(), bytes);
@@ -112,7 +112,7 @@ impl Blocks {
         }
     }
 
-    /// Frees a block that nobody names or reads any more.
+    /// Frees a block that is neither named nor read any more.
     pub fn free(&self, offset: u64, bytes: u64) -> Result<()> {
         if !self.is_part(bytes) {
             return self.pool.free(offset, kinds::TURBOHASH);
@@ -143,8 +143,8 @@ impl Blocks {
         Ok(())
     }
 
-    /// What is wrong with the parts of shared extents, where `blocks` are all that shards have or that wait in limbo,
-    /// with their bytes: each part that was given out is one of them, and each of them was given out, once.
+    /// The problems of the parts of shared extents. `blocks` are all blocks of shards and in limbo, with their bytes:
+    /// each part that was given out must be one of them, and each of them must be given out once.
     pub fn check(&self, blocks: &[(u64, u64)]) -> Vec<String> {
         let splits = self.splits.lock();
         let (mut findings, mut seen) = (Vec::new(), BTreeSet::new());

@@ -16,14 +16,14 @@ use crate::pair::Pair;
 type Seen = (Header, Vec<(usize, Content)>);
 
 impl TurboHash {
-    /// Marks header, directory, buckets and records. Each shard is held while it is looked at, so that what it names
-    /// is marked wherever it is moved; and what is let go meanwhile is not freed before the walk is over, so
+    /// Marks header, directory, buckets and records. Each shard is held while it is read, so that its objects are
+    /// marked even if they are moved; and objects that are unlinked meanwhile are not freed before the walk is over, so
     /// that nothing is met twice.
     pub(super) fn mark_all(&self, marks: &mut Marks) -> Result<()> {
         let _here = self.limbo.enter();
         marks.slot(self.header_at)?;
         marks.slot(self.header.directory)?;
-        // Whichever shards move into them and out of them meanwhile: an extent is marked as long as the table has it.
+        // Shards may move into and out of them meanwhile: an extent is marked as long as the table has it.
         self.blocks.extents().into_iter().try_for_each(|extent| marks.slot(extent))?;
         self.overflow.pages().into_iter().try_for_each(|page| marks.slot(page))?;
         for shard in 0..self.views.len() {
@@ -160,7 +160,7 @@ impl TurboHash {
             }
         }
         for (_, record) in self.overflow.records(self.hashes_of(shard)) {
-            // SAFETY: present in limbo. What cannot be read is told by the overflow's own check.
+            // SAFETY: present in limbo. The overflow's own check reports keys that cannot be read.
             if let Ok(pair) = unsafe { Pair::read(&self.pool, record) }
                 && !keys.insert(pair.key.to_vec())
             {
@@ -179,11 +179,11 @@ impl TurboHash {
         (0..view.len()).map(|i| self.stable_contents(unsafe { view.bucket(i) })).collect()
     }
 
-    /// The sums over all shards; those that nobody has counted since the table was opened are counted now.
+    /// The sums over all shards; shards that were not counted since the table was opened are counted now.
     pub(super) fn totals(&self) -> ShardContent {
         let mut total = ShardContent::default();
         for (shard, counts) in self.counts.iter().enumerate() {
-            // What is damaged is not counted; `check` says what is wrong.
+            // Damaged parts are not counted; `check` reports them.
             let content = counts.get().or_else(|| self.content(&self.hold(shard)).ok()).unwrap_or_default();
             total.live += content.live;
             total.deleted += content.deleted;

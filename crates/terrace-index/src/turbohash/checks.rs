@@ -3,8 +3,8 @@
 use super::layout::SLOTS;
 use super::meta::{Place, SPREAD};
 
-/// Four bits over a slot and the place of its bucket. Every single flipped bit is noticed, and so is a record taken for a
-/// pair of words.
+/// Four bits over a slot and the place of its bucket. Every single flipped bit is noticed, and so is a record taken for
+/// a pair of words.
 #[inline(always)]
 pub(super) fn slot_check(key: u64, value: u64, is_record: bool, place: Place) -> u64 {
     let check = ((key ^ value.rotate_left(31)).wrapping_mul(SPREAD) ^ place.of_slots()) >> 60;
@@ -28,8 +28,8 @@ const FILTER_SHIFT: u32 = 56;
 /// Bits of the path filter; above them are three bits of check.
 const FILTER_BITS: u64 = 5;
 
-/// Path filters with their checks: of each set of bits, the exclusive or of what stands for each of them. Nothing of
-/// that is 0, so that every single flipped bit is noticed.
+/// Path filters with their checks: for each set of bits, the exclusive or of the codes of its bits. No code is 0, so
+/// that every single flipped bit is noticed.
 const FILTERS: [u8; 1 << FILTER_BITS] = {
     const CHECK_OF_BIT: [u8; FILTER_BITS as usize] = [3, 5, 6, 7, 1];
     let mut filters = [0; 1 << FILTER_BITS];
@@ -52,14 +52,14 @@ fn path_bit(tag: u8) -> u64 {
     (u64::from(tag) * FILTER_BITS) >> 8
 }
 
-/// Whether a key of this tag may be in a bucket behind the one with these checks: of every key the filters of the buckets
-/// between its home and its own say so.
+/// Whether a key of this tag may be in a bucket behind the one with these checks. For every key, the filters of the
+/// buckets between its home and its own say so.
 #[inline(always)]
 pub(super) fn leads_on(checks: u64, tag: u8) -> bool {
     checks >> (FILTER_SHIFT as u64 + path_bit(tag)) & 1 == 1
 }
 
-/// The checks with a filter that says it of the keys of this tag too.
+/// The checks with a filter that also leads on for keys of this tag.
 #[inline(always)]
 pub(super) fn led_on(checks: u64, tag: u8) -> u64 {
     let set = (checks >> FILTER_SHIFT | 1 << path_bit(tag)) & ((1 << FILTER_BITS) - 1);

@@ -1,7 +1,7 @@
 //! Shards: their descriptors in PM, the mirror in DRAM, and the lock of their writers.
 //!
-//! A word of the mirror is what a search begins with: the address of a shard's buckets, how many they are, and
-//! whether a writer is at work. Addresses are multiples of 256, so that the low byte is free for the rest.
+//! A search begins with a word of the mirror: the address of a shard's buckets, their number, and whether a writer is
+//! at work. Addresses are multiples of 256, so that the low byte is free for the rest.
 
 use std::ptr::with_exposed_provenance;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,9 +18,9 @@ use super::simd::Isa;
 const BITS_MASK: u64 = 0x3f;
 /// A bucket's share of that power.
 const BUCKET_BITS: u32 = BUCKET_BYTES.trailing_zeros();
-/// All that is in the buckets is durable, whatever else is said: the shard is being rehashed, or has no buckets.
+/// Everything in the buckets is durable, regardless of the other bits: the shard is being rehashed, or has no buckets.
 const FROZEN: u64 = 0x40;
-/// A writer holds the shard: what was last published in it may not be durable yet.
+/// A writer holds the shard: its last publish may not be durable yet.
 const LOCKED: u64 = 0x80;
 const ADDRESS_MASK: u64 = !0xff;
 
@@ -32,8 +32,8 @@ impl View {
     /// The view of a shard without buckets.
     pub const EMPTY: View = View(FROZEN | BUCKET_BITS as u64);
 
-    /// The view of `1 << bits` buckets of `pool` at `offset`, which are checked to lie in the pool and, extent by extent, to
-    /// be what it was closed with: nobody asks the pool again before he reads or stores there.
+    /// The view of `1 << bits` buckets of `pool` at `offset`, which are checked to lie in the pool and, extent by
+    /// extent, to be what it was closed with: later reads and stores there do not ask the pool again.
     pub fn of(pool: &Pool, offset: u64, bits: u32) -> Result<View> {
         let last = offset.saturating_add(BUCKET_BYTES * ((1 << bits) - 1));
         pool.get::<Bucket>(POff::new(last))?;
@@ -59,7 +59,7 @@ impl View {
         self.0 & (LOCKED | FROZEN) == 0
     }
 
-    /// Whether a reader may see what is not durable yet.
+    /// Whether a reader may see state that is not durable yet.
     #[inline(always)]
     pub fn is_writing(self) -> bool {
         self.0 & (LOCKED | FROZEN) == LOCKED
@@ -101,7 +101,7 @@ impl View {
     /// The processor has the features of `I`.
     #[inline(always)]
     pub unsafe fn home<I: Isa>(self, hash: u64) -> *const Bucket {
-        // SAFETY: the caller's. Of the low byte only the bits are set.
+        // SAFETY: the caller's. In the low byte only the bits are set.
         let offset = unsafe { I::low_bits(hash, self.0) } & !(BUCKET_BYTES - 1);
         with_exposed_provenance::<Bucket>(((self.0 & ADDRESS_MASK) + offset) as usize)
     }
@@ -120,13 +120,13 @@ impl View {
     /// table's limbo since before it loaded the view.
     #[inline(always)]
     pub unsafe fn bucket<'t>(self, i: usize) -> &'t Bucket {
-        // SAFETY: `of` found that the buckets lie in the mapping, aligned; it never moves and lives as long as
-        // the table does, and the memory is this shard's (the caller's promise). What changes is atomic.
+        // SAFETY: `of` found that the buckets lie in the mapping, aligned; it never moves and lives as long as the
+        // table does, and the memory is this shard's (the caller's promise). Fields that change are atomic.
         unsafe { &*self.address(i) }
     }
 }
 
-/// What is known of a shard's content; written by the holder of the shard.
+/// The known totals of a shard; written by the holder of the shard.
 #[derive(Debug)]
 pub(super) struct Counts {
     /// Live keys, and in the upper half deleted ones; all ones: not counted yet.
@@ -178,13 +178,14 @@ pub(super) struct Held<'t> {
 impl Drop for Held<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Release: whoever sees the shard free sees that what was published in it is durable.
+        // Release: a thread that sees the shard free knows that everything published in it is durable.
         self.table.views[self.shard].store(self.view.0, Ordering::Release);
     }
 }
 
 impl<'t> Held<'t> {
-    /// Says that all in the buckets is durable and nothing will be published in them, until they are replaced.
+    /// Notes that everything in the buckets is durable and that nothing will be published in them until they are
+    /// replaced.
     pub fn freeze(&self) {
         self.table.views[self.shard].store(self.view.0 | LOCKED | FROZEN, Ordering::Release);
     }
@@ -262,7 +263,7 @@ impl TurboHash {
         self.header.directory + shard as u64 * DESCRIPTOR_BYTES
     }
 
-    /// What a shard's descriptor says: offset and bits of its buckets, if it has any.
+    /// Offset and bits of a shard's buckets, according to its descriptor, if it has any.
     pub(super) fn described(&self, shard: usize) -> Result<Option<(u64, u32)>> {
         let descriptor = self.descriptor(shard)?;
         let version = descriptor.version.load(Ordering::Acquire);

@@ -40,7 +40,7 @@ pub(super) const OVERFLOW_AT: u64 = TABLE_HEADER_BYTES;
 /// Bytes of the slot that the table header and the head of the overflow share.
 pub(super) const HEADER_SLOT_BYTES: u64 = OVERFLOW_AT + 8;
 
-/// What the directory says of one shard: two sets of place and size, and which of them is in force.
+/// The descriptor of one shard: two sets of place and size, and which of them is in force.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Descriptor {
@@ -74,7 +74,8 @@ pub(super) struct PairSlot {
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Bucket {
-    /// Valid bits (14), deleted bits (14), sequence (20), checks of tags and state (8 each): see [`Meta`](super::meta::Meta).
+    /// Valid bits (14), deleted bits (14), sequence (20), checks of tags and state (8 each): see
+    /// [`Meta`](super::meta::Meta).
     pub meta: AtomicU64,
     /// Tags of slots 0 to 7.
     pub tags: AtomicU64,
@@ -110,7 +111,7 @@ const _: () = {
     assert!(BUCKET_WORDS * 8 == BUCKET_BYTES as usize && HEADER_WORDS * 8 == BUCKET_HEADER_BYTES as usize);
 };
 
-// SAFETY: a header never changes while it is shared; of the others, what does is atomic.
+// SAFETY: a header never changes while it is shared; in the others, fields that change are atomic.
 pm_layout! {
     unsafe TableHeader: 40 {
         magic @ 0, seed @ 8, directory @ 16, shard_bits @ 24, initial_bits @ 28, scope @ 32, crc @ 36
@@ -134,8 +135,8 @@ impl TableHeader {
         self.encode(place)[CRC_AT..] == self.crc.to_le_bytes()
     }
 
-    /// The version that the header says, if it is not this one and the checksum agrees: until version 3 it did not cover the
-    /// place.
+    /// The version that the header says, if it is not this one and the checksum agrees: until version 3 it did not
+    /// cover the place.
     pub fn other_version(&self, place: u64) -> Option<u8> {
         let (magic, own) = (self.magic.to_le_bytes(), MAGIC.to_le_bytes());
         let is_other = magic != own && magic[..6] == own[..6];

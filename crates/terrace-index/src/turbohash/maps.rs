@@ -11,7 +11,7 @@ use super::layout::{DESCRIPTOR_BYTES, HEADER_SLOT_BYTES};
 use super::probe::Sought;
 use super::write::{New, When};
 use super::{Garbage, TurboHash};
-use crate::hashed::{ByteMap, HashCursor, HashFigures, HashIndex, admit_pair};
+use crate::hashed::{ByteMap, HashFigures, HashIndex, ScanPosition, admit_pair};
 use crate::pair::word_of;
 use crate::point::{PointIndex, Wish, admit_key, admit_word};
 use crate::scan_batch::ScanBatch;
@@ -27,7 +27,7 @@ impl PointIndex for TurboHash {
         self.prefetch_key(key);
     }
 
-    /// By exchanges: a pair is written before the shard is held, for the word that it is to take the place of.
+    /// By exchanges: a pair is written before the shard is held, for the word that it is to replace.
     fn update(&self, key: &[u8], wish: &mut dyn FnMut(Option<u64>) -> Wish) -> Result<Option<u64>> {
         admit_key(key)?;
         let mut now = self.word_of_key(key)?;
@@ -104,7 +104,7 @@ impl PointIndex for TurboHash {
 }
 
 impl HashIndex for TurboHash {
-    fn scan_unordered(&self, cursor: &mut HashCursor, limit: usize, out: &mut ScanBatch) -> Result<()> {
+    fn scan_unordered(&self, cursor: &mut ScanPosition, limit: usize, out: &mut ScanBatch) -> Result<()> {
         self.scan_pairs(cursor, limit, &mut |key, value| {
             out.push(key, word_of(value)?);
             Ok(())

@@ -1,8 +1,8 @@
-//! A bucket's first word, which everything is published by, and the tags that it covers.
+//! A bucket's first word, which publishes every change, and the tags that it covers.
 
 use super::layout::{SLOTS, USABLE_SLOTS};
 
-/// What binds a bucket to its place: bits that its checks are exclusively or'd with, the upper sixteen.
+/// The binding of a bucket to its place: bits, the upper sixteen, that are exclusively or'd into its checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place(u64);
 
@@ -10,8 +10,8 @@ impl Place {
     /// Nowhere.
     pub const NONE: Place = Place(0);
 
-    /// Its share in the checks of slots, in the upper four bits: other bits than those in the state's check, which
-    /// is all else that some readers look at.
+    /// Its share in the checks of slots, in the upper four bits: other bits than those in the state's check, since some
+    /// readers check only these two.
     #[inline(always)]
     pub fn of_slots(self) -> u64 {
         self.0 << 8
@@ -38,7 +38,7 @@ impl Places {
     }
 }
 
-/// The golden ratio for numbers of buckets: of it no multiple but distant ones comes near a whole number, so that no two
+/// The golden ratio for numbers of buckets: only distant multiples of it come near a whole number, so that no two
 /// buckets within 4 MiB have the same place.
 const PLACE_SPREAD: u64 = 0x009E_3779_B97F_4A7D;
 
@@ -135,7 +135,8 @@ fn state_check(state: u64) -> u64 {
     ((state << 16).wrapping_mul(SPREAD) >> 56) ^ 0x5A
 }
 
-/// Eight bits over the tags of live slots: 0 if none is live. Of a place the lowest bit is 1, so that zeros are no bucket.
+/// Eight bits over the tags of live slots: 0 if none is live. The lowest bit of a place is 1, so that zeros are not a
+/// valid bucket.
 #[inline(always)]
 fn tags_check((tags, more_tags): (u64, u64)) -> u64 {
     (tags ^ more_tags.rotate_left(29)).wrapping_mul(SPREAD) >> 56

@@ -4,7 +4,8 @@
 //! hash     [ shard | ... | bucket | tag ]           upper bits, bits from 8 on, low byte
 //! mirror   one word a shard, DRAM                   address, size, lock
 //! shard    2^n buckets of 256 bytes, contiguous     one allocation
-//! bucket   meta | tags, kinds | checks | 14 slots   meta: valid, deleted, sequence, check; checks: of slots, and the path filter
+//! bucket   meta | tags, kinds | checks | 14 slots   meta: valid, deleted, sequence, check
+//!                                                   checks: of slots, and the path filter
 //! slot     8-byte key and value, or hash and record
 //! ```
 //!
@@ -15,30 +16,31 @@
 //!
 //! Everything that a write changes for readers is published by one 8-byte store of the bucket's meta word: a new slot
 //! becomes live, an updated key's old slot becomes empty, a deleted key's slot is marked. Every write raises its
-//! sequence, so that readers, who take no locks, know whether what they saw in the bucket was of one moment.
-//! A shard without a place for a key is rehashed into twice as many buckets (`rehash`), by itself, under its
-//! own lock; the directory never changes its size. A key for which no reasonable number of buckets makes a place, since
-//! too many have hashes like its, goes to the overflow.
+//! sequence, so that readers, which take no locks, know whether they saw the bucket in the state of one moment. A shard
+//! without a place for a key is rehashed into twice as many buckets (`rehash`), by itself, under its own lock; the
+//! directory never changes its size. A key goes to the overflow if no reasonable number of buckets would make a place
+//! for it, because too many keys have similar hashes.
 //!
 //! Thread safety: every method may be called from any thread at any time. Readers take no locks and make no fences
 //! (`pins`). Writers hold one shard; the lock is a bit in DRAM and dies with the process.
 //!
-//! What always holds:
+//! Invariants:
 //!
 //! 1. A slot is written only while it is empty or deleted, and the meta word that makes it live is stored when
 //!    its words are durable, or in the same cache line after them.
 //! 2. At least one slot of each bucket is empty: updates stay in their bucket, and a key has one slot.
 //! 3. A bucket that does not end paths never begins to, until its shard is rehashed: a deleted key's slot
 //!    becomes empty only in a bucket that ends paths anyway.
-//! 4. So no key lies behind a bucket that ends paths, as seen from its home; and every bucket between has a path filter that
-//!    leads on to it, durably before the key is there.
+//! 4. So no key lies behind a bucket that ends paths, as seen from its home; and every bucket between has a path filter
+//!    that leads on to it, durably before the key is there.
 //! 5. A shard's buckets are what the set in force of its descriptor names; they are durable before it names them,
 //!    and it names them durably before the mirror does.
-//! 6. While the mirror says that a shard is free, all that was published in it is durable.
-//! 7. A key is in its shard or in the overflow (`overflow`), and in the overflow only what found no place when it came.
-//!    It is put there, changed and removed under its shard's lock, and never moved.
-//! 8. The checks in the meta word cover it, the tags and kinds of live slots, and the bucket's place; each live slot has a
-//!    check, and each record and descriptor its checksum, which covers its place: what is read was written, and there.
+//! 6. While the mirror says that a shard is free, everything published in it is durable.
+//! 7. A key is in its shard or in the overflow (`overflow`), and in the overflow only if there was no place for it when
+//!    it was inserted. It is put there, changed and removed under its shard's lock, and never moved.
+//! 8. The checks in the meta word cover it, the tags and kinds of live slots, and the bucket's place; each live slot
+//!    has a check, and each record and descriptor a checksum that covers its place: so bytes are accepted only if they
+//!    were written, and written there.
 
 mod blocks;
 mod check;
@@ -71,7 +73,6 @@ use crate::limbo::Limbo;
 use crate::overflow::{self, Overflow, Unlinked};
 use crate::pair::{NewPair, Pair, word_of};
 use crate::pins::Pins;
-use crate::point::admit_word;
 use crate::reserved::Reserved;
 
 use blocks::Blocks;
@@ -154,7 +155,7 @@ impl TurboHash {
     }
 
     /// Attaches to the table under the root `root_name`, after a crash as after a clean close. Reads the directory;
-    /// what is counted in the shards is counted when they are first written to, or asked for.
+    /// shards are counted when they are first written to, or when totals are requested.
     pub fn open(pool: &Pool, root_name: &str) -> Result<Self> {
         let at = pool
             .root(root_name)?
@@ -194,7 +195,7 @@ impl TurboHash {
             places: Places::new(header.seed, base),
             header_at,
             counts: (0..shards).map(|_| Counts::new(content)).collect(),
-            // What cannot be freed is unreachable, and found by the pool's check.
+            // Memory that cannot be freed is unreachable, and the pool's check finds it.
             limbo: Limbo::with(Pins::default(), move |garbage| {
                 drop(match garbage {
                     Garbage::Record(at) => free.free(at, kinds::TURBOHASH_PAIR),
@@ -213,7 +214,7 @@ impl TurboHash {
         Ok(table)
     }
 
-    /// The view of a shard that its descriptor asks for, whose memory is taken over.
+    /// The view of a shard according to its descriptor; takes over the shard's memory.
     fn mirror(&self, shard: usize) -> Result<View> {
         match self.described(shard)? {
             Some((offset, bits)) => {
@@ -225,13 +226,13 @@ impl TurboHash {
         }
     }
 
-    /// From now on each write drains what its thread has flushed before it publishes a word: what the word names then
-    /// needs no drain of its own.
+    /// From now on each write drains its thread's flushes before it publishes a word: the object that the word names
+    /// then needs no drain of its own.
     pub fn drain_before_publishing(&mut self) {
         self.drains_first = true;
     }
 
-    /// Gives back what was unlinked, as far as present readers allow; says whether that is everything.
+    /// Gives back unlinked memory, as far as present readers allow; returns whether that is everything.
     pub fn drain(&self) -> bool {
         self.limbo.drain();
         self.limbo.is_empty()
@@ -243,16 +244,9 @@ impl TurboHash {
         self.totals().live as f64 / (buckets * layout::USABLE_SLOTS).max(1) as f64
     }
 
-    /// [`insert`](crate::PointIndex::insert) for the key that consists of the eight bytes of `key`, little-endian.
-    #[inline]
-    pub fn insert_u64(&self, key: u64, word: u64) -> Result<Option<u64>> {
-        admit_word(word)?;
-        Ok(self.write(&self.sought_u64(key, &key.to_le_bytes()), When::Known, New::Word(word))?.before)
-    }
-
     /// [`remove`](crate::PointIndex::remove) for the key that consists of the eight bytes of `key`, little-endian.
     #[inline]
-    pub fn remove_u64(&self, key: u64) -> Result<Option<u64>> {
+    fn remove_u64(&self, key: u64) -> Result<Option<u64>> {
         if self.has_fast_path
             && let Some(word) = self.fast_remove(key)
         {
@@ -266,7 +260,7 @@ impl TurboHash {
         Sought { hash: self.hash.of_word(word), word: Some(word), key }
     }
 
-    /// What `key` is to become to have the value `value`: a record is written and flushed.
+    /// The new content of `key` for the value `value`: a record is written and flushed if necessary.
     fn new_value(&self, key: &[u8], value: &[u8]) -> Result<New<'_>> {
         if key.len() == 8 && value.len() == 8 {
             return Ok(New::Word(word_of(value)?));
@@ -278,7 +272,7 @@ impl TurboHash {
     fn new_pair(&self, key: &[u8], value: &[u8]) -> Result<NewPair<'_>> {
         match NewPair::write(&self.pool, kinds::TURBOHASH_PAIR, key, value) {
             Err(Error::PoolFull { .. }) => {
-                // Perhaps what waits for readers is enough.
+                // Memory that waits for readers may be enough.
                 self.limbo.drain();
                 NewPair::write(&self.pool, kinds::TURBOHASH_PAIR, key, value)
             }
@@ -286,17 +280,17 @@ impl TurboHash {
         }
     }
 
-    /// Moves the pair in the record at `at`, if a key has it, to a record elsewhere; says whether it did. The old one is
-    /// given back when its readers have left.
+    /// Moves the pair in the record at `at`, if it belongs to a key, to another record; returns whether it did. The old
+    /// one is given back when its readers have left.
     ///
     /// # Safety
     ///
-    /// An active record of the kind [`TURBOHASH_PAIR`](kinds::TURBOHASH_PAIR) begins at `at`, and until this returns nobody
-    /// writes anything there, even if it is freed: its slab is held ([`Pool::clear_slab`]).
+    /// An active record of the kind [`TURBOHASH_PAIR`](kinds::TURBOHASH_PAIR) begins at `at`, and until this returns
+    /// nothing is written there, even if it is freed: its slab is held ([`Pool::clear_slab`]).
     pub unsafe fn move_record(&self, at: u64) -> Result<bool> {
         // SAFETY: the caller's promise.
         let Ok(pair) = (unsafe { Pair::read(&self.pool, at) }) else {
-            // What no key has may be anything; a key's is told of when it is asked for.
+            // A record without a key may have arbitrary contents; damage of a key's record is reported by lookups.
             return Ok(false);
         };
         let copy = NewPair::write(&self.pool, kinds::TURBOHASH_PAIR, pair.key, pair.value)?;
@@ -304,7 +298,7 @@ impl TurboHash {
         Ok(self.write(&sought, When::At(at), New::Record(copy))?.existed)
     }
 
-    /// Has what is named no more freed when its readers have left.
+    /// Retires an object that is no longer named; it is freed when its readers have left.
     fn retire(&self, unlinked: impl IntoIterator<Item = Unlinked>) {
         unlinked.into_iter().for_each(|thing| {
             self.limbo.retire(match thing {

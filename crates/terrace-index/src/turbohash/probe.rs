@@ -1,4 +1,4 @@
-//! Looking into one bucket: its header as one state, and its slots against what is sought.
+//! Reads one bucket: its header as one state, and its slots compared with the sought key.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -11,7 +11,7 @@ use super::meta::{KINDS_SHIFT, Meta, Place};
 use super::simd::Isa;
 use crate::pair::Pair;
 
-/// What is looked for.
+/// The target of a search.
 #[derive(Clone, Copy)]
 pub(super) struct Sought<'k> {
     pub hash: u64,
@@ -74,8 +74,8 @@ impl Bucket {
         Header { meta, tags, tags_kinds, checks, matches }
     }
 
-    /// Whether nothing was published since `meta` was loaded, and before that nothing but what it says can have
-    /// been seen of live slots.
+    /// Whether nothing was published since `meta` was loaded; then the live slots were seen in the state that it
+    /// describes.
     #[inline(always)]
     pub fn is_still(&self, meta: Meta) -> bool {
         fence(Ordering::Acquire);
@@ -102,7 +102,7 @@ impl Header {
         (tags >> (slot % 8 * 8)) as u8
     }
 
-    /// Whether no key of this tag is in a bucket behind.
+    /// Whether no key of this tag is in a later bucket.
     #[inline(always)]
     pub fn ends_path_of(&self, tag: u8) -> bool {
         self.meta.ends_path() || !leads_on(self.checks, tag)
@@ -152,7 +152,7 @@ impl<'k> Sought<'k> {
 }
 
 impl TurboHash {
-    /// The value in a slot whose header and content are of one moment, if it is that of what is sought.
+    /// The value in a slot whose header and content are of one moment, if it is the sought key's.
     ///
     /// # Safety
     ///
@@ -190,8 +190,8 @@ impl TurboHash {
         }
     }
 
-    /// That a slot with the tag of what is sought holds another key, of this hash: none, if it is one of the same tag and
-    /// shard. Rare enough to make sure of that.
+    /// Checks that another key in a slot with the sought tag, with this hash, has the same tag and shard; otherwise the
+    /// slot is damaged. This is rare, so the check is cheap.
     #[cold]
     fn another<'t>(&self, bucket: &Bucket, hash: u64, sought: &Sought<'_>) -> Result<Option<Value<'t>>> {
         let shard = |hash| shard_of(hash, self.header.shard_bits);
@@ -201,7 +201,7 @@ impl TurboHash {
         }
     }
 
-    /// Starts loading what a search for `hash` looks at first.
+    /// Starts loading the lines that a search for `hash` reads first.
     #[inline(always)]
     pub(super) fn prefetch(&self, at: *const Bucket) {
         #[cfg(target_arch = "x86_64")]
@@ -215,7 +215,7 @@ impl TurboHash {
         let _ = at;
     }
 
-    /// What binds a bucket to its place.
+    /// The binding of a bucket to its place.
     #[inline(always)]
     pub(super) fn place(&self, bucket: *const Bucket) -> Place {
         self.places.of(bucket.addr() as u64)

@@ -1,10 +1,9 @@
 //! Reading without a lock.
 //!
-//! A bucket is looked at as it was at one moment: its meta word is the same before and after. If a writer holds
-//! the shard once the answer is known, what was seen may have been published by it and not be durable yet: then the
-//! reader makes the headers it has seen durable itself. What a header publishes is durable before it is
-//! (`write`), so the header is enough. A shard that is free was released after its last publish was
-//! durable.
+//! A bucket is read in the state of one moment: its meta word is the same before and after. If a writer holds the shard
+//! once the answer is known, that writer may have published the answer without making it durable yet: then the reader
+//! makes the headers that it has seen durable itself. Everything that a header publishes is durable before it
+//! (`write`), so the header is enough. A shard that is free was released after its last publish was durable.
 
 use std::sync::atomic::Ordering;
 
@@ -22,10 +21,10 @@ use crate::limbo::Readers;
 pub(super) type Here<'t> = <crate::pins::Pins as Readers>::Presence<'t>;
 
 impl TurboHash {
-    /// The word of the key that consists of the eight bytes of `key`, little-endian: what
-    /// [`get`](crate::PointIndex::get) does for such keys.
+    /// The word of the key that consists of the eight bytes of `key`, little-endian: [`get`](crate::PointIndex::get)
+    /// for such keys.
     #[inline]
-    pub fn get_u64(&self, key: u64) -> Result<Option<u64>> {
+    pub(super) fn get_u64(&self, key: u64) -> Result<Option<u64>> {
         if self.has_fast_path
             && let Some(found) = self.fast_word(key)
         {
@@ -49,7 +48,7 @@ impl TurboHash {
         let hash = Sought::key(self, key).hash;
         let view = self.view(shard_of(hash, self.header.shard_bits));
         if view.is_quiet() {
-            // SAFETY: the portable set asks for no features. What is loaded in vain does no harm.
+            // SAFETY: the portable set requires no features. A needless load does no harm.
             self.prefetch(unsafe { view.home::<Portable>(hash) });
         }
     }
@@ -60,8 +59,8 @@ impl TurboHash {
         pub(super) fn copy_value(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> = copy_value_in on level
     }
 
-    /// What nearly every read of a word comes to, in as few instructions as possible, so that the processor has
-    /// the next ones under way while this one waits for memory. `None`: it takes a search.
+    /// The common case of reading a word, in as few instructions as possible, so that the processor overlaps it with
+    /// the next reads. `None`: a full search is needed.
     #[inline(always)]
     fn fast_word_in<I: Isa>(&self, key: u64) -> Option<Option<u64>> {
         let _here = self.limbo.readers().pin_quickly()?;
@@ -74,19 +73,19 @@ impl TurboHash {
         }
         // SAFETY: the levels that operations are compiled for are those of this processor.
         let home = unsafe { view.home::<I>(hash) };
-        // Which slot it is is known when the header is there: by then all of them shall be.
+        // The header decides which slot is read, so all slots are loaded together with it.
         self.prefetch(home);
         // SAFETY: present in limbo since before the view was loaded, and the shard has buckets.
         let found = unsafe { self.fast_word_at::<I>(&*home, hash, key)? };
         if found.is_none() && self.overflow.may_hold(hash) {
             return None;
         }
-        // Nobody has begun to write to the shard: what was seen is durable.
+        // No writer has begun to change the shard, so the result is durable.
         (word.load(Ordering::Relaxed) == view.to_word()).then_some(found)
     }
 
-    /// The word in the key's home bucket, in the first slot with its tag, or that there is none. `None`: it takes
-    /// a closer look.
+    /// The word in the key's home bucket, in the first slot with its tag, or that there is none. `None`: a full search
+    /// is needed.
     ///
     /// # Safety
     ///
@@ -144,7 +143,7 @@ impl TurboHash {
         Ok(true)
     }
 
-    /// The value of what is sought, durable.
+    /// The value of the sought key; it is durable.
     #[inline(always)]
     fn find<'t, I: Isa>(&'t self, _here: &'t Here<'t>, sought: &Sought<'_>) -> Result<Option<Value<'t>>> {
         let shard = shard_of(sought.hash, self.header.shard_bits);
@@ -154,8 +153,8 @@ impl TurboHash {
         }
         let home = home_of(sought.hash, view.bits());
         let mask = view.len() - 1;
-        // Which slot it is is known when the header is there: by then all of them shall be.
-        // SAFETY: the caller is present in limbo and the view was loaded since.
+        // The header decides which slot is read, so all slots are loaded together with it. SAFETY: the caller is
+        // present in limbo and the view was loaded since.
         self.prefetch(unsafe { view.bucket(home) });
         let mut found = None;
         let mut probed = 0;

@@ -1,10 +1,10 @@
-//! Replacing a shard's buckets: by more of them when a key finds no place, by as many or fewer to be rid of
-//! the slots of deleted keys.
+//! Replaces a shard's buckets: by more of them if there is no place for a key, by as many or fewer to remove the slots
+//! of deleted keys.
 //!
 //! The pairs are read, the new buckets are built in DRAM and written to PM as a whole, past the caches. When they are
-//! durable, the shard's descriptor is switched to them, durably, and then the mirror. Readers go on in
-//! the old buckets, which do not change meanwhile and wait in limbo afterwards. Nothing is allocated that a
-//! crash could lose: what no descriptor names is reclaimed by its marks.
+//! durable, the shard's descriptor is switched to them, durably, and then the mirror. Readers go on in the old buckets,
+//! which do not change meanwhile and wait in limbo afterwards. A crash loses no memory: buckets that no descriptor
+//! names are reclaimed by the pool's marks.
 
 use std::sync::atomic::Ordering;
 
@@ -20,8 +20,8 @@ use super::simd::Portable;
 use super::{Garbage, TurboHash};
 use crate::pair::Pair;
 
-/// A shard does not grow for the sake of one key if less than one of so many slots would hold one then: with hashes as
-/// chance makes them it does not come to that.
+/// A shard does not grow for one key if fewer than one in so many slots would then be used: with random hashes that
+/// does not happen.
 const SPARSE: usize = 8;
 
 /// Why a shard is rehashed.
@@ -103,7 +103,7 @@ fn as_bytes(buckets: &[Words]) -> &[u8] {
 }
 
 impl TurboHash {
-    /// Gives the held shard new buckets; false if so many keys have like hashes that no reasonable number of buckets
+    /// Gives the held shard new buckets; false if so many keys have similar hashes that no reasonable number of buckets
     /// would do. Then, as after an error, the old ones stay in force.
     #[cold]
     pub(super) fn rehash(&self, held: &mut Held<'_>, why: Why) -> Result<bool> {
@@ -124,7 +124,7 @@ impl TurboHash {
     /// Rids the held shard of deleted keys, if there is room for the new buckets.
     #[cold]
     pub(super) fn collect_deleted(&self, held: &mut Held<'_>) {
-        // What fails is tried again by the next delete; the shard is as good as before.
+        // The next delete tries a failed attempt again; the shard is unchanged.
         let _ = self.rehash(held, Why::Deleted);
     }
 
@@ -162,7 +162,7 @@ impl TurboHash {
         let bytes = size_of_val(&*buckets) as u64;
         let block = match self.blocks.reserve(bytes) {
             Err(Error::PoolFull { .. }) => {
-                // Perhaps what waits for readers is enough.
+                // Memory that waits for readers may be enough.
                 self.limbo.drain();
                 self.blocks.reserve(bytes)?
             }
@@ -200,7 +200,7 @@ impl TurboHash {
         Ok(pairs)
     }
 
-    /// What is in the held shard; counted, if nobody has since the table was opened.
+    /// The totals of the held shard; counted if that was not done since the table was opened.
     #[inline(always)]
     pub(super) fn content(&self, held: &Held<'_>) -> Result<Content> {
         match self.counts[held.shard].get() {

@@ -11,13 +11,13 @@ use super::layout::{Bucket, SLOTS, home_of, shard_of, tag_of};
 use super::probe::{Content, Header};
 use super::read::Here;
 use super::simd::Portable;
-use crate::hashed::HashCursor;
+use crate::hashed::ScanPosition;
 use crate::pair::Pair;
 
-/// What is done with each key and value.
+/// Is called with each key and value.
 pub type Visit<'v> = &'v mut dyn FnMut(&[u8], &[u8]) -> Result<()>;
 
-/// A pair that a scan has come by.
+/// A pair that a scan has found.
 struct Seen<'t> {
     hash: u64,
     /// The eight bytes of a key in its slot, and of its value.
@@ -39,7 +39,7 @@ impl TurboHash {
     /// Visits keys and values from `cursor` on and moves it, as [`scan_unordered`] does with words.
     ///
     /// [`scan_unordered`]: crate::HashIndex::scan_unordered
-    pub fn scan_pairs(&self, cursor: &mut HashCursor, limit: usize, visit: Visit<'_>) -> Result<()> {
+    pub fn scan_pairs(&self, cursor: &mut ScanPosition, limit: usize, visit: Visit<'_>) -> Result<()> {
         let mut left = limit.max(1);
         while let Some(from) = cursor.hash() {
             let here = self.limbo.enter();
@@ -54,9 +54,9 @@ impl TurboHash {
                 visit(pair.key(), pair.value())?;
                 left = left.saturating_sub(1);
                 last = Some(pair.hash);
-                *cursor = HashCursor::after(pair.hash);
+                *cursor = ScanPosition::after(pair.hash);
             }
-            *cursor = HashCursor::after(*self.hashes_of(shard).end());
+            *cursor = ScanPosition::after(*self.hashes_of(shard).end());
             if left == 0 {
                 return Ok(());
             }
@@ -98,8 +98,8 @@ impl TurboHash {
             let pair = unsafe { Pair::read(&self.pool, record)? };
             seen.push(Seen { hash, words: [[0; 8]; 2], record: Some(pair) });
         }
-        // A key that was deleted and put back may have been seen twice: what was seen later is newer. The
-        // sort is stable.
+        // A key that was deleted and inserted again may have been seen twice: the later one is newer. The sort is
+        // stable.
         seen.sort_by(|a, b| (a.hash, a.key()).cmp(&(b.hash, b.key())));
         seen.reverse();
         seen.dedup_by(|a, b| a.hash == b.hash && a.key() == b.key());
@@ -107,8 +107,8 @@ impl TurboHash {
         Ok(seen)
     }
 
-    /// The hashes and contents of the live slots of bucket `i` of a shard, as they were at one moment, all of which may be
-    /// there: keys of the shard, with their tags, within their scopes.
+    /// The hashes and contents of the live slots of bucket `i` of a shard, as they were at one moment, all of which may
+    /// be there: keys of the shard, with their tags, within their scopes.
     ///
     /// # Safety
     ///

@@ -7,7 +7,7 @@
 use super::layout::SLOTS;
 use super::meta::of_live;
 
-/// What operations are compiled for.
+/// An instruction set that operations are compiled for.
 pub(super) trait Isa {
     /// The slots whose tag is `tag`, of 14.
     ///

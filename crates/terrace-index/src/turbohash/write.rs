@@ -22,7 +22,7 @@ use super::simd::{Isa, by_isa};
 use super::{Garbage, TurboHash};
 use crate::pair::{NewPair, Pair};
 
-/// What a key is to become.
+/// The new content of a key.
 pub(super) enum New<'p> {
     /// Absent.
     Nothing,
@@ -35,9 +35,9 @@ pub(super) enum New<'p> {
 /// When a write happens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum When {
-    /// In any case. Whoever asks does not want to know the word before.
+    /// In any case. The caller does not need the former word.
     Always,
-    /// In any case. Whoever asks wants to know the word before.
+    /// In any case. The caller needs the former word.
     Known,
     /// If the word before is this.
     If(Option<u64>),
@@ -45,7 +45,7 @@ pub(super) enum When {
     At(u64),
 }
 
-/// How it went.
+/// The outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Outcome {
     /// Whether the key was there.
@@ -54,7 +54,7 @@ pub(super) struct Outcome {
     pub before: Option<u64>,
 }
 
-/// Where a key is.
+/// The place of a key.
 struct Found<'t> {
     at: Spot<'t>,
     value: Value<'t>,
@@ -70,7 +70,7 @@ struct Spot<'t> {
     distance: usize,
 }
 
-/// What a writer's search found: the key, or else a slot for it, or else that the shard must be rehashed.
+/// The result of a writer's search: the key, or else a slot for it, or else that the shard must be rehashed.
 enum Search<'t> {
     Found(Found<'t>),
     Room(Spot<'t>),
@@ -79,7 +79,7 @@ enum Search<'t> {
 
 impl TurboHash {
     by_isa! {
-        /// Makes the key what it is to be.
+        /// Gives the key its new content.
         pub(super) fn write(&self, sought: &Sought<'_>, when: When, new: New<'_>) -> Result<Outcome> = write_in on level
     }
 
@@ -122,7 +122,7 @@ impl TurboHash {
                 (Search::Found(found), _) => self.replace::<I>(&held, found, sought, new)?,
                 (Search::Room(_) | Search::Full, New::Nothing) => {}
                 (Search::Room(spot), _) => self.fill_room::<I>(&held, spot, sought, new)?,
-                // Where keys of this very hash had no place there is none for one more.
+                // If there was no place for keys of this very hash, there is none for one more.
                 (Search::Full, _) => {
                     if self.overflow.holds(sought.hash) || !self.rehash(&mut held, Why::Full(sought.hash))? {
                         self.put_overflowed(sought, new)?;
@@ -135,7 +135,7 @@ impl TurboHash {
         }
     }
 
-    /// Makes a key that is in the overflow what it is to be; its shard is held.
+    /// Gives a key that is in the overflow its new content; its shard is held.
     #[cold]
     fn change_overflowed(
         &self,
@@ -174,13 +174,13 @@ impl TurboHash {
     }
 
     by_isa! {
-        /// Removes a key of eight bytes whose slot is plain to see, and tells its word. `None`: it takes a search, and
+        /// Removes a key of eight bytes in the common case, and returns its word. `None`: a full search is needed, and
         /// nothing was done.
         pub(super) fn fast_remove(&self, key: u64) -> Option<u64> = fast_remove_in on level
     }
 
-    /// What nearly every removal comes to, in so few instructions that the processor has the next one's bucket on its
-    /// way while this one becomes durable.
+    /// The common case of a removal, in so few instructions that the processor already loads the next one's bucket
+    /// while this one becomes durable.
     #[inline(always)]
     fn fast_remove_in<I: Isa>(&self, key: u64) -> Option<u64> {
         let hash = self.hash.of_word(key);
@@ -226,7 +226,7 @@ impl TurboHash {
         }
         let home = home_of(sought.hash, view.bits());
         let mask = view.len() - 1;
-        // A key that is not in the buckets behind may yet have to go there.
+        // A key that is not in later buckets may still have to be inserted there.
         let (mut room, mut probed, mut is_sought) = (None, 0, true);
         while probed < self.scope(view) {
             let bucket = held.bucket((home + probed) & mask);
@@ -321,9 +321,9 @@ impl TurboHash {
         Ok(())
     }
 
-    /// Has the filters of `distance` buckets from the key's home on lead searches past them, before the key goes
-    /// behind them; whether that took a flush, which is to be drained. A filter that leads on in vain does no harm, so a
-    /// crash may come at any time.
+    /// Makes the filters of `distance` buckets from the key's home on lead searches past them, before the key is
+    /// inserted behind them. Returns whether something was flushed, which is to be drained. A filter that leads on
+    /// needlessly does no harm, so a crash may come at any time.
     #[cold]
     fn lead_on(&self, held: &Held<'_>, sought: &Sought<'_>, distance: usize) -> bool {
         let home = home_of(sought.hash, held.view.bits());
@@ -340,8 +340,8 @@ impl TurboHash {
         flushed
     }
 
-    /// Writes a slot that nobody looks at, and publishes the header with the meta `next`. `led`: other things were
-    /// flushed that must be durable before that.
+    /// Writes a slot that no reader looks at, and publishes the header with the meta `next`. `led`: other flushes must
+    /// be durable before that.
     #[inline(always)]
     fn fill<I: Isa>(
         &self,
@@ -402,8 +402,8 @@ impl TurboHash {
         Ok(())
     }
 
-    /// Makes a live slot one of no key, durably: it stays on the path if the path may go on from its bucket, and becomes
-    /// empty if every path ends there anyway.
+    /// Makes a live slot one of no key, durably: it stays on the path if the path may go on from its bucket, and
+    /// becomes empty if every path ends there anyway.
     #[inline(always)]
     fn vacate<I: Isa>(&self, bucket: &Bucket, header: &Header, slot: usize, shard: &mut ShardContent) {
         let (meta, bit) = (header.meta, 1 << slot);

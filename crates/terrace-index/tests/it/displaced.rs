@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use terrace_base::rng::Rng;
-use terrace_index::{ByteMap, HashCursor, PointIndex, TurboHash, TurboOptions, kinds};
+use terrace_index::{ByteMap, PointIndex, ScanPosition, TurboHash, TurboOptions, kinds};
 use terrace_pmem::{Kind, Pool};
 
 use crate::bed::memory_pool;
@@ -71,7 +71,7 @@ fn judge(table: &TurboHash, contents: &Contents, case: &str) -> u64 {
             right(table.delete(&key).map(|existed| !existed), "delete");
         }
     }
-    let (mut found, mut cursor) = (Contents::new(), HashCursor::START);
+    let (mut found, mut cursor) = (Contents::new(), ScanPosition::START);
     let mut twice = false;
     let scanned = (|| {
         while !cursor.is_end() {

@@ -75,8 +75,8 @@ impl Judge<'_> {
 }
 
 /// In `cases` cases, what lies at one place of `image` is put at another, or changes places with it, or is of the pool
-/// `other`. `judge` says of a damaged image and its case whether anything was told, which blocks of each size are enough to
-/// bring about.
+/// `other`. `judge` says of a damaged image and its case whether anything was told, which blocks of each size are
+/// enough to bring about.
 pub fn displace(seed: u64, cases: u64, image: &Image, other: &Image, judge: impl Fn(&[u8], &str) -> bool) {
     assert!(!judge(&image.bytes, "sound"));
     let mut rng = Rng::new(seed);

@@ -2,13 +2,15 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering::Relaxed;
 
 use proptest::prelude::*;
 use terrace_base::Kind;
+use terrace_base::checksum::{crc32c_append, crc32c_words};
 use terrace_base::rng::Rng;
 use terrace_index::kinds;
 use terrace_index::pmlist::{About, Cover, ListBuilder, Lists, PmList, Style, salvage_buffer};
-use terrace_pmem::Pool;
+use terrace_pmem::{POff, Pool};
 use terrace_sim::{Explorer, Recorder, Scenario, World};
 
 use crate::bed::{assert_marked, create_in, memory_pool, memory_pool_of, open_in};
@@ -198,7 +200,8 @@ fn nothing_is_given_back_while_it_is_marked() {
     assert_eq!(lists.bytes(), 0);
 }
 
-/// Most of what lists hold is replaced: what is left of their buffers is copied as they are merged, and room comes back.
+/// Most of what lists hold is replaced: what is left of their buffers is copied as they are merged, and room comes
+/// back.
 #[test]
 fn buffers_that_are_mostly_dead_are_emptied() {
     let pool = memory_pool();
@@ -258,6 +261,25 @@ fn without_room_nothing_is_left_behind() {
     let refused = build(&lists, Style::default(), &some_versions(1, 5000)).unwrap_err();
     assert!(refused.is_out_of_space(), "{refused}");
     assert_eq!((lists.bytes(), pool.used_bytes()), (0, before));
+}
+
+/// A record that is sound and says that further fields follow is a later version's, not damage.
+#[test]
+fn records_with_further_fields_are_refused_by_name() {
+    let pool = memory_pool();
+    let lists = Lists::new(&pool, ROOM);
+    let model = Versions::from([((b"key".to_vec(), Reverse(1)), (Kind::Put, b"value".to_vec()))]);
+    let list = build(&lists, Style::default(), &model).unwrap();
+    let buffer = pool.extents(kinds::PM_BUFFER)[0].offset;
+    let (id, at) = (pool.atomic(POff::new(buffer + 8)).load(Relaxed), buffer + 64);
+    pool.write(at + 23, &[1]);
+    // SAFETY: nobody else is at the pool.
+    let image = unsafe { pool.bytes(at + 4, 23).unwrap() };
+    pool.write(at, &crc32c_append(crc32c_words([id, at]), image).to_le_bytes());
+    let found = list.verify().unwrap_err();
+    let salvaged =
+        salvage_buffer(&pool, buffer, &mut |_, _, _, _| panic!("it is not understood")).unwrap_err();
+    assert!(found.is_of_another_version() && salvaged.is_of_another_version(), "{found}, {salvaged}");
 }
 
 /// Flips every bit of a list, and every few of its buffer: that is told, or changes nothing.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use terrace_base::ErrorKind;
+use terrace_base::checksum::{crc32c_append, crc32c_words};
 use terrace_base::rng::Rng;
 use terrace_index::{Missing, Record, SkipList, kinds};
 use terrace_pmem::{POff, Pool};
@@ -85,6 +86,32 @@ fn all_but_the_damaged_records_are_found() {
         assert!(lost.is_subset(&may_go), "seed {seed}: {lost:?} are lost, {harmed:?} are damaged");
         assert!(lost.is_empty() || missing.breaks > 0, "seed {seed}: {missing:?}");
     }
+}
+
+/// A record that is sound and says that further fields follow is a later version's, not damage.
+#[test]
+fn records_with_further_fields_are_a_later_versions() {
+    let pool = memory_pool();
+    let list = SkipList::create(&pool, kinds::MEMTABLE, 4096).unwrap();
+    list.put_group(&[alone(b"keys", 1, b"value")]).unwrap();
+    let head = list.head_offset();
+    let word = |at: u64| pool.atomic(POff::new(at)).load(Ordering::Relaxed);
+    let (id, at) = (word(head + 8), word(head + 72));
+    pool.write(at + 39, &[1]);
+    pool.write(at + 28, &[0; 4]);
+    // SAFETY: nobody else is at the pool.
+    let image = unsafe { [pool.bytes(at + 8, 36).unwrap(), pool.bytes(at + 48, 5).unwrap()].concat() };
+    pool.write(at + 28, &crc32c_append(crc32c_words([id, at]), &image).to_le_bytes());
+    let found = list.get(b"keys", 1).unwrap().unwrap().version_kind().unwrap_err();
+    assert!(found.is_of_another_version(), "{found}");
+    drop(list);
+    let mut kinds_found = Vec::new();
+    SkipList::salvage(&pool, kinds::MEMTABLE, head, &mut |record| {
+        kinds_found.push(record.kind);
+        Ok(())
+    })
+    .unwrap();
+    assert_eq!(kinds_found, [5], "a put with further fields");
 }
 
 #[test]

@@ -92,7 +92,8 @@ fn what_lies_in_another_place_or_pool_is_told_by_large_nodes() {
     displace::<28>(900);
 }
 
-/// A reader compares no fences on its way where no crash can have left anything: what the nodes themselves say is all it has.
+/// A reader compares no fences on its way where no crash can have left anything: what the nodes themselves say is all
+/// it has.
 fn displace_while_open<const N: usize>(keys: u64) {
     let pool = memory_pool();
     let (image, other) = (filled_in::<N>(&pool, keys, 1), filled::<N>(keys, 1000));

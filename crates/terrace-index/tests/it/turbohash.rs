@@ -45,20 +45,20 @@ fn a_write_has_two_persists_and_a_delete_one() {
     let pool = memory_pool();
     let table = make(&pool, &TurboOptions { shards: 2, initial_buckets: 64, ..seeded() });
     // Both shards have their buckets.
-    (1000..1020).for_each(|i| table.insert_u64(i, 1).map(drop).unwrap());
+    (1000..1020u64).for_each(|i| table.insert(&i.to_le_bytes(), 1).map(drop).unwrap());
     let drains = |f: &dyn Fn()| {
         let before = pool.stats();
         f();
         pool.stats().since(&before).drains
     };
-    for i in 10..500 {
-        assert!((1..=2).contains(&drains(&|| table.insert_u64(i, 1).map(drop).unwrap())));
-        assert!((1..=2).contains(&drains(&|| table.insert_u64(i, 2).map(drop).unwrap())));
-        assert_eq!(drains(&|| table.get_u64(i).map(drop).unwrap()), 0);
+    for i in 10..500u64 {
+        assert!((1..=2).contains(&drains(&|| table.insert(&i.to_le_bytes(), 1).map(drop).unwrap())));
+        assert!((1..=2).contains(&drains(&|| table.insert(&i.to_le_bytes(), 2).map(drop).unwrap())));
+        assert_eq!(drains(&|| PointIndex::get(&table, &i.to_le_bytes()).map(drop).unwrap()), 0);
     }
-    for i in 10..500 {
-        assert_eq!(drains(&|| table.remove_u64(i).map(drop).unwrap()), 1);
-        assert_eq!(drains(&|| table.remove_u64(i).map(drop).unwrap()), 0);
+    for i in 10..500u64 {
+        assert_eq!(drains(&|| table.remove(&i.to_le_bytes()).map(drop).unwrap()), 1);
+        assert_eq!(drains(&|| table.remove(&i.to_le_bytes()).map(drop).unwrap()), 0);
     }
 }
 
@@ -120,7 +120,7 @@ fn pairs_of_any_length_come_back() {
     assert_eq!(PointIndex::get(&table, &[1; 65_535]).unwrap_err().kind(), ErrorKind::InvalidArgument);
     map.insert(vec![1; 65_535], vec![2; 3 << 20]);
     let mut found = BTreeMap::new();
-    let mut cursor = terrace_index::HashCursor::START;
+    let mut cursor = terrace_index::ScanPosition::START;
     while !cursor.is_end() {
         table
             .scan_pairs(&mut cursor, 5, &mut |k, v| {
@@ -159,7 +159,7 @@ fn verify(world: &World, model: &KvModel) -> Result<(), String> {
     let Some(pool) = named else { return model.accepts_in(world, &Map::new()) };
     let table = TurboHash::open(&pool, "table").map_err(|e| e.to_string())?;
     let mut found = Map::new();
-    let mut cursor = terrace_index::HashCursor::START;
+    let mut cursor = terrace_index::ScanPosition::START;
     let mut visit = |k: &[u8], v: &[u8]| {
         found.insert(k.to_vec(), v.to_vec());
         Ok(())
@@ -200,9 +200,9 @@ fn slots_of_deleted_keys_are_collected() {
     let table = make(&pool, &TurboOptions { shards: 2, initial_buckets: 1, ..seeded() });
     let live = 3000u64;
     for i in 0..40 * live {
-        table.insert_u64(i, i + 1).unwrap();
+        table.insert(&i.to_le_bytes(), i + 1).unwrap();
         if let Some(old) = i.checked_sub(live) {
-            assert_eq!(table.remove_u64(old).unwrap(), Some(old + 1));
+            assert_eq!(table.remove(&old.to_le_bytes()).unwrap(), Some(old + 1));
         }
     }
     let figures = table.figures().unwrap();
@@ -213,8 +213,8 @@ fn slots_of_deleted_keys_are_collected() {
     );
     check(&table);
     for i in 39 * live..40 * live {
-        assert_eq!(table.get_u64(i).unwrap(), Some(i + 1));
-        table.remove_u64(i).unwrap();
+        assert_eq!(PointIndex::get(&table, &i.to_le_bytes()).unwrap(), Some(i + 1));
+        table.remove(&i.to_le_bytes()).unwrap();
     }
     assert!(table.is_empty());
     table.close().unwrap();
@@ -301,7 +301,7 @@ fn a_flipped_bit_is_an_error_or_harmless() {
 fn damaged_and_foreign_tables_are_errors() {
     let pool = memory_pool();
     let table = make(&pool, &tiny());
-    (0..100).for_each(|i| table.insert_u64(i, i + 1).map(drop).unwrap());
+    (0..100u64).for_each(|i| table.insert(&i.to_le_bytes(), i + 1).map(drop).unwrap());
     assert_eq!(TurboHash::open(&pool, "other").unwrap_err().kind(), ErrorKind::Corruption);
     pool.set_root("other", 8192).unwrap();
     assert_eq!(TurboHash::open(&pool, "other").unwrap_err().kind(), ErrorKind::Corruption);
@@ -314,13 +314,14 @@ fn damaged_and_foreign_tables_are_errors() {
         for wrong in [0u8, 0xff] {
             pool.write(at, &vec![wrong; bytes as usize]);
             if let Ok(table) = TurboHash::open(&pool, "table") {
-                for i in 0..200 {
+                for i in 0..200u64 {
                     assert!(
-                        table.get_u64(i).is_err() || table.get_u64(i).unwrap() == (i < 100).then_some(i + 1)
+                        PointIndex::get(&table, &i.to_le_bytes())
+                            .map_or(true, |found| found == (i < 100).then_some(i + 1))
                     );
                     // Writers that come by change nothing.
                     drop(table.compare_exchange(&i.to_le_bytes(), Some(1 << 40), Some(7)));
-                    drop(table.remove_u64(i + 1000));
+                    drop(table.remove(&(i + 1000).to_le_bytes()));
                 }
                 drop(table.figures());
                 drop(table.mark(&mut pool.marks()));
@@ -367,8 +368,10 @@ fn readers_see_whole_values_and_time_passes_forward() {
                             assert!(table.put(&name(i), &value(round)).unwrap());
                             // Others come and go, so that shards are rehashed.
                             let other = 1000 + 2 * (round * 7 + i) + t;
-                            table.insert_u64(other, 1).unwrap();
-                            table.remove_u64(other - if round % 5 == 0 { 0 } else { 14 }).unwrap();
+                            table.insert(&other.to_le_bytes(), 1).unwrap();
+                            table
+                                .remove(&(other - if round % 5 == 0 { 0 } else { 14 }).to_le_bytes())
+                                .unwrap();
                         }
                     }
                 })
@@ -397,15 +400,15 @@ fn large_shards_are_written_to_after_a_close() {
     let media = Arc::new(MemMedia::new(1 << 20, 8 << 20, Granularity::CacheLine).unwrap());
     let pool = Pool::create_on(media.clone(), Path::new("memory"), &options()).unwrap();
     let table = make(&pool, &tiny());
-    (0..4000).for_each(|i| table.insert_u64(i, i + 1).map(drop).unwrap());
+    (0..4000u64).for_each(|i| table.insert(&i.to_le_bytes(), i + 1).map(drop).unwrap());
     table.close().unwrap();
     drop(table);
     pool.close().unwrap();
     drop(pool);
     let pool = Pool::open_on(media, Path::new("memory"), &options()).unwrap();
     let table = TurboHash::open(&pool, "table").unwrap();
-    for i in 0..4000 {
-        assert_eq!(table.insert_u64(i, i + 2).unwrap(), Some(i + 1));
+    for i in 0..4000u64 {
+        assert_eq!(table.insert(&i.to_le_bytes(), i + 2).unwrap(), Some(i + 1));
         pool.intact().unwrap_or_else(|e| panic!("write {i}: {e}"));
     }
     check(&table);

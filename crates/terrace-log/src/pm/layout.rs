@@ -15,18 +15,18 @@ const MAGIC: [u8; 8] = *b"TERRAPML";
 /// The version of the format written here, and the only one read.
 const VERSION: u32 = 1;
 
-/// What never changes of an extent while it belongs to a log.
+/// The constant part of an extent's header while it belongs to a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExtentHeader {
     /// The log's id, the same in all its extents.
     pub(crate) id: u64,
-    /// Where the extent lies itself.
+    /// The extent's own offset.
     pub(crate) offset: u64,
     /// Its length, this header included.
     pub(crate) bytes: u64,
     /// Its place in the chain, from 0.
     pub(crate) index: u32,
-    /// What the pool has it down for.
+    /// Its kind in the pool.
     pub(crate) kind: u8,
 }
 

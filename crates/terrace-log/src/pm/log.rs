@@ -1,4 +1,4 @@
-//! A log on PM that outlives its process and is gone on with.
+//! A log on PM that outlives its process and can be continued.
 
 use terrace_base::{Error, Result};
 use terrace_pmem::{Kind, Marks, Pool};
@@ -14,7 +14,7 @@ use crate::writer::LogWriter;
 /// 1. An entry is durable once a [`persist`](Self::persist) after its `append` has returned, which is
 ///    one drain for however many entries. A crash leaves all persisted entries and, of the others, a
 ///    first few.
-/// 2. A log that was opened goes on behind its last whole entry; nothing that lay behind comes back.
+/// 2. An opened log continues behind its last whole entry; later entries never come back.
 ///
 /// ```
 /// use terrace_log::PmLog;
@@ -45,8 +45,7 @@ impl PmLog {
         Ok(PmLog { writer: LogWriter::create(segment, id)? })
     }
 
-    /// The log whose head lies at `head`. What a crash tore of its end is dropped, durably; in a pool that is open for
-    /// reading only nothing is stored.
+    /// The log whose head lies at `head`. A torn end is dropped, durably; in a read-only pool nothing is stored.
     pub fn open(pool: &Pool, head: u64) -> Result<Self> {
         Self::open_visiting(pool, head, &mut |_, _| Ok(()))
     }
@@ -66,7 +65,7 @@ impl PmLog {
         Ok(PmLog { writer: LogWriter::resume(segment, header, outline.records) })
     }
 
-    /// Where the log is found again.
+    /// The offset under which the log is opened again.
     pub fn head(&self) -> u64 {
         self.writer.segment().head()
     }
@@ -143,7 +142,7 @@ impl PmLog {
         self.writer.segment().mark(marks)
     }
 
-    /// Reads everything back and says what is wrong with it.
+    /// Reads everything back; returns problems.
     pub fn check(&self) -> Vec<String> {
         let segment = self.writer.segment();
         match outline(segment, &mut |_, _| Ok(())) {

@@ -1,10 +1,9 @@
 //! A segment on a chain of extents.
 //!
-//! The segment's bytes lie one after another in the extents' bodies, behind a header line each. An
-//! extent is filled, activated and drained before the word that links it is published, so the chain
-//! is whole at every moment; extents of a crash that came before the link belong to nobody and are
-//! reclaimed by the pool. Bytes beyond the end are whatever lay there: records are told from them by
-//! the segment's id, which no segment of this pool had before.
+//! The segment's bytes lie one after another in the extents' bodies, behind a header line each. An extent is filled,
+//! activated and drained before the word that links it is published, so the chain is whole at every moment; if a crash
+//! comes before the link, the extent has no owner and the pool reclaims it. Bytes beyond the end are arbitrary: records
+//! are told from them by the segment's id, which no earlier segment of this pool had.
 //!
 //! Thread safety: one owner at a time (`&mut`), who may change threads between calls.
 
@@ -77,7 +76,7 @@ impl PmSegment {
     /// when this returns.
     pub fn open(pool: &Pool, head: u64) -> Result<Self> {
         let mut segment = Self::outline(pool, head)?;
-        // A process that died may have stored what it did not flush; readers act on it from now on.
+        // A process that died may have made stores that it did not flush; readers act on them from now on.
         segment.pieces.iter().for_each(|piece| pool.flush(piece.offset, piece.bytes));
         pool.drain();
         segment.len = segment.capacity();
@@ -104,7 +103,7 @@ impl PmSegment {
         Ok(segment)
     }
 
-    /// Where the segment is found again.
+    /// The offset under which the segment is opened again.
     pub fn head(&self) -> u64 {
         self.pieces[0].offset
     }
@@ -114,7 +113,7 @@ impl PmSegment {
         self.id
     }
 
-    /// What its extents are down for.
+    /// The kind of its extents.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -162,8 +161,8 @@ impl PmSegment {
         self.grow(self.len.checked_add(bytes).ok_or_else(|| Error::invalid("a log this long"))?)
     }
 
-    /// Ends the segment at `len`, durably: nothing of what lay behind is ever read as part of it. Where nothing may be
-    /// stored nobody will write behind `len` either.
+    /// Ends the segment at `len`, durably: bytes behind that are never read as part of it. In a read-only pool nothing
+    /// is stored, and nobody will write behind `len` either.
     pub(crate) fn truncate(&mut self, len: u64) -> Result<()> {
         if self.pool.is_read_only() {
             self.len = len;
@@ -250,7 +249,7 @@ impl Segment for PmSegment {
         let from = self.unsynced.map_or(self.len, |u| u.from);
         self.len = end;
         if self.unsynced.is_some_and(|u| u.thread != thread) {
-            // A drain makes durable what its own thread flushed.
+            // A drain covers the flushes of its own thread only.
             self.flush_again(from);
         }
         self.unsynced = Some(Unsynced { from, thread });

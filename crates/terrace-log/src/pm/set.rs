@@ -1,5 +1,5 @@
-//! Sets of logs that come and go together, in generations: entries go to the current set, and the set before it stays as
-//! long as something in it is not elsewhere.
+//! Sets of logs that come and go together, in generations: entries go to the current set, and the set before it stays
+//! as long as one of its entries has not been applied elsewhere.
 //!
 //! ```text
 //! header -> current set  -> its logs
@@ -7,10 +7,10 @@
 //! ```
 //!
 //! 1. A set's object never changes. It is durable, with empty logs, before a word names it.
-//! 2. Sets go in order, whole, by one publish. So as long as an entry is there every later one of its key is there, too:
-//!    doing what entries say once more, in the order of their numbers, never brings an older state back.
-//! 3. A set becomes the one before by a publish of its own, and only then is the next one named the current one. Whoever finds one
-//!    set named twice knows that nothing was appended behind it.
+//! 2. Sets go in order, whole, by one publish. So as long as an entry is there every later one of its key is there,
+//!    too: replaying entries in the order of their numbers never restores an older state.
+//! 3. A set becomes the one before by a publish of its own, and only then is the next one named the current one. If one
+//!    set is named twice, nothing was appended behind it.
 //!
 //! `docs/formats/log.md` has the bytes.
 
@@ -32,7 +32,7 @@ pub const MAX_SET_LOGS: usize = 1024;
 /// Bytes of a set's object before the heads of its logs: checksum, count of logs, number.
 const SET_HEAD_BYTES: usize = 16;
 
-/// What a pool calls the objects of sets and the extents of their logs.
+/// The kinds of the objects of sets and of the extents of their logs.
 #[derive(Debug, Clone, Copy)]
 pub struct SetKinds {
     /// The objects that name logs.
@@ -61,8 +61,8 @@ struct Place {
 }
 
 impl LogSet {
-    /// A set of `count` empty logs, each with room for `log_bytes` at first: durable, and named by nobody. Nothing of it stays
-    /// where it cannot be had as a whole.
+    /// A set of `count` empty logs, each with room for `log_bytes` at first: durable, and not named yet. If the pool
+    /// has no room for all of it, nothing stays.
     pub fn create(pool: &Pool, kinds: SetKinds, number: u64, count: usize, log_bytes: u64) -> Result<LogSet> {
         let mut logs = Vec::with_capacity(count);
         match create_with(pool, kinds, number, (count, log_bytes), &mut logs) {
@@ -92,7 +92,7 @@ impl LogSet {
         Ok(LogSet { pool: pool.clone(), kinds, offset, number, logs, bytes: AtomicU64::new(0) })
     }
 
-    /// Where its object lies.
+    /// The place of its object.
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -165,7 +165,7 @@ impl LogSet {
         Ok(LogPlaces { set: self.offset, extents })
     }
 
-    /// What is wrong with the logs that are open.
+    /// The problems of the logs that are open.
     pub fn check(&self) -> Vec<String> {
         self.logs
             .iter()
@@ -179,7 +179,7 @@ impl LogSet {
         (SET_HEAD_BYTES + 8 * self.logs.len()) as u64 + logs.sum::<u64>()
     }
 
-    /// Gives the set back; no word names it any more, durably.
+    /// Gives the set back; durably, no word names it any more.
     pub fn free(self) -> Result<()> {
         for place in self.logs {
             let Place { head, log } = place.into_inner();
@@ -192,7 +192,7 @@ impl LogSet {
     }
 }
 
-/// What a set owns of a pool.
+/// The objects and extents that a set owns.
 #[derive(Debug)]
 pub struct LogPlaces {
     set: u64,
@@ -246,20 +246,20 @@ impl SetWords {
     }
 
     /// `current` is the set before, and `next` the current one (invariant 3).
-    pub fn turn(&self, current: &LogSet, next: &LogSet) {
+    pub fn rotate(&self, current: &LogSet, next: &LogSet) {
         self.publish(self.before_at, current.offset);
         self.publish(self.current_at, next.offset);
     }
 
-    /// There is no set before any more. What the word says already is durable: whoever opens a header sees to that.
+    /// The set before is gone. The current value of the word is durable: opening a header ensures that.
     pub fn cut(&self) {
         if !self.load(self.before_at).is_ok_and(|set| set == 0) {
             self.publish(self.before_at, 0);
         }
     }
 
-    /// There is no set any more. The one before goes first: replayed alone after the current one it would undo what that
-    /// has done.
+    /// There is no set any more. The set before is removed first: if it were replayed alone, it would undo changes of
+    /// the current one.
     pub fn clear(&self) {
         self.cut();
         self.publish(self.current_at, 0);
@@ -365,7 +365,7 @@ mod tests {
     #[test]
     fn a_set_is_read_before_it_is_gone_on_with_and_leaves_nothing() {
         let pool = pool();
-        // The pool's own, for the first object of a size, stays.
+        // The pool's own slab for the first object of a size stays.
         LogSet::create(&pool, KINDS, 6, 2, 1000).unwrap().free().unwrap();
         let free = pool.free_bytes();
         let set = LogSet::create(&pool, KINDS, 7, 2, 1000).unwrap();
@@ -409,7 +409,7 @@ mod tests {
             assert_eq!(words.named().unwrap(), [one.offset()]);
             words.publish(words.before_at, one.offset());
             assert_eq!(words.named().unwrap(), [one.offset()]);
-            words.turn(&one, &two);
+            words.rotate(&one, &two);
             assert_eq!(words.named().unwrap(), [one.offset(), two.offset()]);
             words.cut();
             assert_eq!(words.named().unwrap(), [two.offset()]);

@@ -10,12 +10,12 @@ use super::slab::{Slab, slots_in};
 use super::table::{Shape, Unit};
 use crate::pool::Pool;
 
-/// Something wrong in a pool.
+/// A problem that was found in a pool.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where in the pool.
+    /// Its place in the pool.
     pub offset: u64,
-    /// What is wrong there.
+    /// A description.
     pub what: String,
 }
 
@@ -32,9 +32,9 @@ impl fmt::Display for Problem {
 }
 
 impl Pool {
-    /// Compares what is active with what the owners marked, and verifies the pool's own structures: both
-    /// superblock copies, roots, table words, slab heads and bitmaps; and whether what this session has not changed is
-    /// what the pool was closed with. Nobody may change the pool meanwhile.
+    /// Compares active extents and slots with the owners' marks. Also verifies the pool's own structures (both
+    /// superblock copies, roots, table words, slab heads and bitmaps) and that units which this session has not changed
+    /// are as they were at the clean close. Nobody may change the pool meanwhile.
     pub fn check(&self, marks: &Marks) -> Vec<Problem> {
         let mut problems = marks.problems.clone();
         problems.extend(self.check_header());

@@ -1,9 +1,9 @@
-//! Slabs in which little is left: their owners move it elsewhere, and the extents go back to everybody.
+//! Nearly empty slabs: their owners move the remaining objects elsewhere, and the extents become free for everybody.
 //!
-//! A slab that is *set aside* is on no list, so nobody takes slots of it; what is freed in it brings it nearer to its end.
-//! While somebody *holds* it nothing is taken of it at all, nor is it given back: what is active in it stays as it is. Once it
-//! is let go of, its extent goes back with the last slot freed. Where slots of its size run out before, it is put on its
-//! list again rather than a new slab made. All this is in DRAM: to a crash it is a slab as any other.
+//! A slab that is *set aside* is on no list, so nobody takes slots from it, and each freed slot makes it emptier. While
+//! somebody *holds* it, it is not given back, and its active slots stay as they are. Once it is released, its extent is
+//! given back with the last slot that is freed. If slots of its size run out before, it is put on its list again, in
+//! place of a new slab. All of this is in DRAM: after a crash it is a slab like any other.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -17,18 +17,18 @@ use super::slab::{Slab, slots_in};
 use crate::pool::Pool;
 
 thread_local! {
-    /// What the calling thread moves, and in which pool.
+    /// The kind that the calling thread moves, and its pool.
     static MOVING: Cell<Option<Moving>> = const { Cell::new(None) };
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Moving {
-    /// The address of what the pool's handles share.
+    /// The address of the state that the pool's handles share.
     pool: usize,
     kind: Kind,
 }
 
-/// Puts back what was there before, also when what was to be done panics.
+/// Restores the former value, also after a panic.
 struct Before(Option<Moving>);
 
 impl Drop for Before {
@@ -37,7 +37,7 @@ impl Drop for Before {
     }
 }
 
-/// A slab that is set aside and held, so that its owner can move what is in it. Let go of when dropped.
+/// A slab that is set aside and held, so that its owner can move its objects. Dropping it releases the slab.
 #[derive(Debug)]
 pub struct Clearing {
     pool: Pool,
@@ -45,7 +45,7 @@ pub struct Clearing {
     is_held: bool,
 }
 
-/// What the slots of one kind and size come to.
+/// Figures about the slots of one kind and size.
 #[derive(Debug, Default)]
 struct Shelved {
     /// Slots that are free in slabs that are on a list.
@@ -59,13 +59,13 @@ struct Filled {
     used: u64,
     slots: u64,
     offset: u64,
-    /// It is set aside already.
+    /// The slab is set aside already.
     aside: bool,
 }
 
 impl Pool {
-    /// Slabs of these kinds that could be emptied into others of their kind and size, those with the least in them first:
-    /// their offsets. At most `most` hundredths of each are in use.
+    /// Slabs of these kinds that could be emptied into others of their kind and size, those with the least in them
+    /// first: their offsets. At most `most` hundredths of each are in use.
     pub fn sparse_slabs(&self, kinds: &[Kind], most: u64) -> Vec<u64> {
         let mut shelves: BTreeMap<(Kind, usize), Shelved> = BTreeMap::new();
         for slab in self.inner.alloc.slabs.all().iter().filter(|slab| kinds.contains(&slab.kind)) {
@@ -89,8 +89,8 @@ impl Pool {
         self.set_aside(&slab).then(|| Clearing { pool: self.clone(), slab, is_held: true })
     }
 
-    /// Does `work`, which moves things of `kind`, on this thread: for them slots are taken of slabs that are there, and where
-    /// there are none the pool is full.
+    /// Runs `work`, which moves objects of `kind`, on this thread. Their slots are taken from existing slabs; if these
+    /// have none the pool counts as full.
     pub fn moving<T>(&self, kind: Kind, work: impl FnOnce() -> T) -> T {
         let _before = Before(MOVING.replace(Some(self.moving_of(kind))));
         work()
@@ -100,7 +100,8 @@ impl Pool {
         Moving { pool: Arc::as_ptr(&self.inner).addr(), kind }
     }
 
-    /// Whether the calling thread may add a slab to those of this kind: a thread that empties some of a kind adds none to it.
+    /// Whether the calling thread may add a slab to those of this kind: a thread that empties some of a kind adds none
+    /// to it.
     pub(super) fn may_add_slab(&self, kind: Kind) -> bool {
         MOVING.get() != Some(self.moving_of(kind))
     }
@@ -112,17 +113,17 @@ impl Pool {
     }
 }
 
-/// Which slabs of one shelf can be emptied into the others, with the hundredths of each that are in use.
+/// The slabs of one shelf that can be emptied into the others, with the hundredths of each that are in use.
 fn choose(shelved: Shelved, most: u64) -> Vec<(u64, u64)> {
     let Shelved { mut free, mut slabs } = shelved;
-    // Of two that are alike the one further behind goes, so that what is left is at the front.
+    // Of two equally full slabs the one further behind is chosen, so that the remaining ones are at the front.
     slabs.sort_unstable_by_key(|slab| (slab.used, Reverse(slab.offset)));
     let mut chosen = Vec::new();
     for Filled { used, slots, offset, aside } in slabs {
-        // Its own free slots go with it, and as many as it has in use are taken elsewhere.
+        // Its own free slots disappear with it, and its used slots take free ones elsewhere.
         let taken = if aside { used } else { slots };
         if used == 0 {
-            // It goes by itself where there is no room.
+            // If there is no room for its slots elsewhere, it stays.
             continue;
         }
         if used * 100 > most * slots {
@@ -137,12 +138,12 @@ fn choose(shelved: Shelved, most: u64) -> Vec<(u64, u64)> {
 }
 
 impl Clearing {
-    /// What its slots are for.
+    /// The kind of its slots.
     pub fn kind(&self) -> Kind {
         self.slab.kind
     }
 
-    /// The slots that are active in it, which stay as they are until it is let go of; only that they may be freed.
+    /// The slots that are active in it. Until the slab is released they may be freed, but not reused.
     pub fn slots(&self) -> Vec<u64> {
         let _state = self.slab.state.lock();
         let active = |word: usize| self.slab.active(&self.pool, word as u32).unwrap_or(0);
@@ -150,7 +151,7 @@ impl Clearing {
         found.into_iter().map(|slot| self.slab.offset_of(slot)).collect()
     }
 
-    /// Lets go of the slab: it goes when the last slot in it is freed, or now.
+    /// Releases the slab: it is given back when the last slot in it is freed, or now.
     pub fn let_go(&mut self) -> Result<()> {
         if !std::mem::take(&mut self.is_held) {
             return Ok(());
@@ -171,7 +172,7 @@ impl Clearing {
 
 impl Drop for Clearing {
     fn drop(&mut self) {
-        // What cannot be given back now is tried again when its slots run out.
+        // A slab that cannot be given back now is tried again when slots of its size run out.
         drop(self.let_go());
     }
 }
@@ -182,7 +183,7 @@ mod tests {
 
     const NONE: [u64; 0] = [];
 
-    /// Of slabs of ten slots, in use of each and where it is; the last `aside` are set aside.
+    /// Slabs of ten slots: used slots of each and its place; the last `aside` slabs are set aside.
     fn chosen(slabs: &[(u64, u64)], aside: usize, most: u64) -> Vec<u64> {
         let on_lists = slabs.len() - aside;
         let free = slabs[..on_lists].iter().map(|(used, _)| 10 - used).sum();

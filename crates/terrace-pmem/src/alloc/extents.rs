@@ -9,7 +9,7 @@ use super::table::{Shape, Unit};
 use super::{Extent, Kind, owned};
 use crate::pool::Pool;
 
-/// The units of the pool: which are free, and what the others are.
+/// The units of the pool: the free ones, and the uses of the others.
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     pub(super) runs: Runs,
@@ -33,7 +33,7 @@ pub(super) struct Live {
 pub(super) enum Phase {
     /// Taken, and unknown to the pool.
     Reserved,
-    /// Its word says so.
+    /// Its word says that it is active.
     Active,
     /// Its word was cleared, and is being drained.
     Freeing,

@@ -1,7 +1,7 @@
 //! Growing the pool, and the extent table with it.
 //!
-//! Order of a growth: the medium, the new table segments (drained), then the size word. A crash before the size
-//! word leaves a longer medium and the old pool; what was written behind its end is overwritten next time.
+//! Order of a growth: the medium, the new table segments (drained), then the size word. A crash before the size word
+//! leaves a longer medium and the old pool; bytes behind the old pool's end are overwritten by the next growth.
 
 use std::sync::atomic::Ordering;
 
@@ -22,7 +22,7 @@ impl Pool {
     pub(super) fn grow_for(&self, space: &mut Space, units: u64, more: u64) -> Result<()> {
         let limit = self.max_size() / self.extent_bytes();
         match self.grow_for_row(space, units.saturating_add(more)) {
-            // Scattered ones may be enough of the others.
+            // Scattered units may suffice for the rest.
             Err(Error::PoolFull { .. }) if more > 0 && space.units < limit => self.grow_for_row(space, units),
             other => other,
         }
@@ -38,7 +38,7 @@ impl Pool {
         let step = (space.units / 4).clamp(1, (STEP_MAX_BYTES / self.extent_bytes()).max(1));
         let generous = self.whole_segments(needed.max(space.units + step).min(limit)).max(needed);
         match self.grow_to(space, generous) {
-            // The medium cannot give that much; perhaps it can give what is needed.
+            // The medium cannot give that much; perhaps it can give the needed amount.
             Err(Error::NoSpace { .. } | Error::PoolFull { .. }) if generous > needed => {
                 self.grow_to(space, needed)
             }
@@ -46,8 +46,8 @@ impl Pool {
         }
     }
 
-    /// Smallest size in units at which `units` in a row are free behind what is used. A table segment that comes
-    /// to lie in between pushes the run behind itself.
+    /// Smallest size in units at which `units` in a row are free behind the used ones. A table segment that comes to
+    /// lie in between pushes the run behind itself.
     fn end_for(&self, space: &Space, units: u64) -> Option<u64> {
         let table = &self.inner.alloc.table;
         let mut start = space.runs.tail(space.units);
@@ -69,7 +69,7 @@ impl Pool {
         cut.map_or(units, |s| s.first)
     }
 
-    /// Makes a unit free that the pool is about to reach: nobody has looked at its words yet.
+    /// Clears the words of a unit that the pool is about to reach: nobody has read them yet.
     fn format_unit(&self, unit: u64) {
         let table = &self.inner.alloc.table;
         let (word, digest) = (table.word(unit), table.digest(unit));

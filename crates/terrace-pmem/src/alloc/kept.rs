@@ -1,26 +1,26 @@
-//! Room that is kept back for what makes room.
+//! Room that is kept back for work that frees room.
 //!
-//! Some of the last free extents are for those who claim some, and the very last for those who claim all. The pool's
-//! medium knows nothing of it: a crash leaves nothing, and an owner says anew what is to be kept.
+//! Some of the last free extents are reserved for threads that claim some, and the very last ones for threads that
+//! claim all. None of this is stored: after a crash an owner sets the amounts again.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::pool::Pool;
 
-/// How far into the room that is kept back somebody may go.
+/// A thread's claim to the room that is kept back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Claim {
-    /// Not at all, as everybody who claims nothing.
+    /// No claim.
     None,
-    /// To the last of it.
+    /// A claim to all but the last part.
     Some,
-    /// To its end.
+    /// A claim to all of it.
     All,
 }
 
 impl Claim {
-    /// What the calling thread claims, for another that works for it.
+    /// The calling thread's claim, to pass it to another thread that works for it.
     pub fn current() -> Claim {
         CLAIM.get()
     }
@@ -49,7 +49,7 @@ impl Kept {
     }
 }
 
-/// Puts the claim back that was there before, also when what was to be done panics.
+/// Restores the former claim, also after a panic.
 struct Before(Claim);
 
 impl Drop for Before {
@@ -59,15 +59,15 @@ impl Drop for Before {
 }
 
 impl Pool {
-    /// Keeps free extents back: `some` bytes for those who claim some, `all` bytes more for those who claim all. It is for later
-    /// reservations; what is taken stays.
+    /// Keeps free extents back: `some` bytes for those who claim some, `all` bytes more for those who claim all. This
+    /// affects later reservations; existing ones stay.
     pub fn keep_back(&self, some: u64, all: u64) {
         let units = |bytes: u64| bytes.div_ceil(self.extent_bytes());
         self.inner.alloc.kept.some.store(units(some), Ordering::Relaxed);
         self.inner.alloc.kept.all.store(units(all), Ordering::Relaxed);
     }
 
-    /// Does `work`, on this thread, with a claim to what is kept back; one that is there already is not lessened.
+    /// Runs `work` on this thread with a claim to the room that is kept back; an existing larger claim stays.
     pub fn claiming<T>(&self, claim: Claim, work: impl FnOnce() -> T) -> T {
         let before = CLAIM.get();
         let _before = Before(before);

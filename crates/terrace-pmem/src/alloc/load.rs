@@ -1,7 +1,7 @@
 //! Rebuilding the free state at open, from the table and the slabs' heads and bitmaps.
 //!
-//! Every word is verified: a free unit that was in use, or the other way round, would be found only when two
-//! owners write to it. What is not right is corruption, and the pool does not open.
+//! Every word is verified: a free unit that was in use, or the other way round, would be found only when two owners
+//! write to it. Any mismatch is corruption, and the pool does not open.
 
 use std::sync::atomic::Ordering;
 
@@ -43,7 +43,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Loads what is sound of the table and the slabs. Extents that seem to be free are not given out.
+    /// Loads the sound parts of the table and of the slabs. Extents that seem to be free are not given out.
     pub(crate) fn load_what_is_sound(&self) {
         let mut space = Space { units: self.size() / self.extent_bytes(), ..Space::default() };
         for unit in 0..space.units {

@@ -1,4 +1,4 @@
-//! What the owners say is reachable.
+//! The owners' marks of reachable objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,12 +8,12 @@ use super::check::Problem;
 use super::slab::bit;
 use crate::pool::Pool;
 
-/// A walk over the pool: owners mark what they can reach from their roots, then it is compared with what the
-/// allocator holds by [`Pool::check`] or [`Pool::reclaim`].
+/// A walk over the pool: owners mark all objects that they reach from their roots. [`Pool::check`] and
+/// [`Pool::reclaim`] compare the marks with the allocator's state.
 ///
-/// Whoever marks beside writers collects what he finds under a lock and marks it when he has let go: writers may work
-/// at every mark ([`Media::marking`](crate::Media::marking)). What is freed in between is no longer inherited, so
-/// that its mark does no harm.
+/// An owner that marks beside writers collects objects under a lock and marks them after releasing it: writers may work
+/// at every mark ([`Media::marking`](crate::Media::marking)). An object that is freed in between is no longer
+/// inherited, so its mark does no harm.
 #[derive(Debug)]
 pub struct Marks {
     pool: Pool,

@@ -12,7 +12,7 @@
 //!    claim one unit, whatever part of the undrained stores a crash keeps.
 //! 4. A slot's bit needs no drain between free and reuse: both of its states mean memory that no durable link
 //!    points to, until the reuser's own activation is drained.
-//! 5. What a crash leaves active without a link (activated and not published, or unlinked and not freed) is
+//! 5. Objects that a crash leaves active without a link (activated and not published, or unlinked and not freed) are
 //!    found after the next open: see [`Pool::reclaim`](crate::Pool::reclaim).
 //!
 //! Locks are taken in this order: a shelf's stripe, a slab's state, the space of extents.
@@ -51,7 +51,7 @@ pub use kept::Claim;
 pub use marks::Marks;
 pub(crate) use table::Table;
 
-/// What an allocation is for. Zero is the pool's own; owners choose their numbers among themselves.
+/// The purpose of an allocation. Zero is the pool's own; owners agree on their numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind(pub u8);
 
@@ -62,7 +62,7 @@ pub struct Extent {
     pub offset: u64,
     /// Length, a multiple of the extent unit.
     pub bytes: u64,
-    /// What it is for.
+    /// Its kind.
     pub kind: Kind,
 }
 
@@ -73,12 +73,11 @@ pub struct Slot {
     pub offset: u64,
     /// Bytes usable, at least what was asked for.
     pub bytes: u64,
-    /// What it is for.
+    /// Its kind.
     pub kind: Kind,
 }
 
-/// What [`Pool::reserve`](crate::Pool::reserve) and [`Pool::reserve_extent`](crate::Pool::reserve_extent)
-/// return.
+/// The result of [`Pool::reserve`](crate::Pool::reserve) and [`Pool::reserve_extent`](crate::Pool::reserve_extent).
 pub trait Reservation: sealed::Sealed {}
 
 impl Reservation for Extent {}
@@ -116,7 +115,7 @@ pub(crate) struct Allocator {
 }
 
 impl Allocator {
-    /// An allocator that knows of nothing and gives nothing until it is loaded.
+    /// An empty allocator, which gives nothing out until it is loaded.
     pub(crate) fn empty(superblock: &Superblock) -> Self {
         Allocator {
             table: Table::new(superblock),

@@ -1,14 +1,14 @@
-//! Freeing what an unclean end left active without an owner.
+//! Freeing objects that an unclean end left active without an owner.
 //!
-//! Everything active at such an open is *inherited*. Freeing an object ends its inheritance, so whatever takes
-//! its place is not inherited. What is inherited when the owners have marked all they reach, and is not marked,
-//! belongs to nobody, or to a mutator that unlinked it and has not freed it yet. In the pool it becomes free
-//! either way, which is what a crash would make of it. In DRAM it stays taken: a late free by the mutator that
-//! unlinked it is then in order, and never hits somebody else's object. Its memory is used again after that
-//! free, after a release, or after the next open.
+//! Everything active at such an open is *inherited*. Freeing an object ends its inheritance, so an object that takes
+//! its place is not inherited. An object that is still inherited and not marked when the owners have marked all they
+//! reach belongs to nobody, or to a mutator that unlinked it and has not freed it yet. In the pool it becomes free in
+//! both cases, as after a crash. In DRAM it stays taken: a late free by the mutator that unlinked it is then in order,
+//! and never hits another owner's object. Its memory is used again after that free, after a release, or after the next
+//! open.
 //!
-//! So reclaiming runs beside mutators. The owners' walks have one rule to keep: what is reachable throughout a
-//! walk is marked by it, wherever it is moved meanwhile.
+//! So reclaiming runs beside mutators. The owners' walks obey one rule: an object that is reachable throughout a walk
+//! is marked by it, even if it is moved meanwhile.
 
 use std::sync::atomic::Ordering;
 
@@ -22,9 +22,9 @@ use super::table::{Shape, Unit};
 use crate::pool::Pool;
 
 impl Pool {
-    /// Makes free in the pool everything that was active when it was opened after an unclean end, is not marked,
-    /// and was not freed since. Bytes found; zero after a clean open. Afterwards everything is accounted for,
-    /// and another call does nothing.
+    /// Frees, in the pool, all objects that were active when it was opened after an unclean end, are not marked, and
+    /// were not freed since. Returns their bytes; zero after a clean open. Afterwards everything is accounted for, and
+    /// another call does nothing.
     ///
     /// The memory is not given out again at once, since mutators may still hold what they unlinked: see
     /// [`release_reclaimed`](Self::release_reclaimed).
@@ -41,8 +41,8 @@ impl Pool {
         Ok(found)
     }
 
-    /// Gives out again what was reclaimed. To be called once whatever had been unlinked before the reclaiming
-    /// was freed, so that no late free can come; at the next open it happens by itself. Bytes released.
+    /// Makes reclaimed memory available again. To be called once all objects that had been unlinked before the
+    /// reclaiming were freed, so that no late free can come. The next open does it by itself. Returns the bytes.
     pub fn release_reclaimed(&self) -> Result<u64> {
         let mut released = 0;
         let extents: Vec<(u64, u64, Kind, Shape)> = {

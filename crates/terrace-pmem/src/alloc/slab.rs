@@ -43,11 +43,11 @@ pub(super) struct SlabState {
     hint: usize,
     /// On its stripe's list of slabs with free slots.
     pub listed: bool,
-    /// Given back to the extents; nothing may be done with it any more.
+    /// Given back to the extents; it must not be used any more.
     pub retired: bool,
     /// Set aside: on no list, so that it can become empty.
     pub aside: bool,
-    /// Held to empty it: set aside for certain, and not given back.
+    /// Held by a thread that empties it: it is set aside, and not given back.
     pub held: bool,
 }
 
@@ -163,8 +163,8 @@ impl Slab {
             + u64::from(slot) * u64::from(self.geometry.class_bytes)
     }
 
-    /// Bytes of DRAM that it takes: itself, its places on lists, and two bitmaps, which is one too many as long as no
-    /// crash has left anything.
+    /// Bytes of DRAM that it takes: itself, its places on lists, and two bitmaps, one of which exists only after a
+    /// crash.
     pub(super) fn dram_bytes(&self) -> i64 {
         let words = 2 * i64::from(self.geometry.words());
         (size_of::<Self>() + 3 * size_of::<usize>()) as i64 + 8 * words

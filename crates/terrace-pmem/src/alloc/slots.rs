@@ -72,7 +72,7 @@ impl Pool {
         }
     }
 
-    /// Has slots of a kind and class to take: by a slab that was set aside, or else a new one.
+    /// Provides slots of a kind and class: by a slab that was set aside, or else by a new one.
     fn more_slots(&self, kind: Kind, class: usize) -> Result<()> {
         if !self.may_add_slab(kind) {
             return Err(self.full(1));
@@ -80,8 +80,8 @@ impl Pool {
         if self.take_back_aside(kind, class) { Ok(()) } else { self.new_slab(kind, class) }
     }
 
-    /// Stores and flushes the word that makes a reservation active. The caller drains, and only then publishes
-    /// a link to it. Panics on what is not reserved.
+    /// Stores and flushes the word that makes a reservation active. The caller drains, and only then publishes a link
+    /// to it. Panics if it is not reserved.
     pub fn activate<R: Reservation>(&self, reservation: &R) {
         let (offset, _) = reservation.place();
         match self.slab_of(offset) {
@@ -177,7 +177,8 @@ impl Pool {
         in_slabs + large.map(|(_, bytes)| bytes).sum::<u64>()
     }
 
-    /// Offsets of about `wanted` of the active slots of these kinds, from all over the pool; of all where there are no more.
+    /// Offsets of about `wanted` of the active slots of these kinds, from all over the pool; of all where there are no
+    /// more.
     pub fn some_slots(&self, kinds: &[Kind], wanted: usize) -> Vec<u64> {
         let slabs = self.inner.alloc.slabs.all();
         let of_kinds: Vec<_> = slabs.iter().filter(|slab| kinds.contains(&slab.kind)).collect();
@@ -293,7 +294,7 @@ impl Pool {
         if !state.listed && !state.retired && !state.aside && state.free > 0 {
             state.listed = true;
             list.push(slab.clone());
-            // Behind the one in use, so that emptier slabs get their chance to empty.
+            // It goes behind the slab in use, so that emptier slabs have time to become empty.
             let last = list.len() - 1;
             list.swap(last, last.saturating_sub(1));
             for at in [last.saturating_sub(1), last] {
@@ -318,7 +319,7 @@ impl Pool {
         Ok(true)
     }
 
-    /// Gives the extent of a slab back that has just been retired.
+    /// Gives back the extent of a slab that has just been retired.
     fn give_extent(&self, slab: &Slab) -> Result<()> {
         let slabs = &self.inner.alloc.slabs;
         slabs.remove(slab.unit);
@@ -346,7 +347,7 @@ impl Pool {
         true
     }
 
-    /// Gives the extent of a slab back that is set aside, if it is empty and nobody holds it.
+    /// Gives back the extent of a slab that is set aside, if it is empty and nobody holds it.
     pub(super) fn retire_aside(&self, slab: &Arc<Slab>) -> Result<()> {
         {
             let mut aside = self.inner.alloc.shelves(slab.kind).0[slab.class].aside.lock();
@@ -360,7 +361,8 @@ impl Pool {
         self.give_extent(slab)
     }
 
-    /// Puts a slab that was set aside, and that nobody holds, on its list again; whether there was one with a free slot.
+    /// Puts a slab that was set aside, and that nobody holds, on its list again; whether there was one with a free
+    /// slot.
     fn take_back_aside(&self, kind: Kind, class: usize) -> bool {
         let slab = {
             let mut aside = self.inner.alloc.shelves(kind).0[class].aside.lock();
@@ -375,7 +377,7 @@ impl Pool {
         slab.inspect(|slab| self.list(slab)).is_some()
     }
 
-    /// Gives every empty slab back that is on a list; whether there was one.
+    /// Gives back every empty slab that is on a list; whether there was one.
     pub(super) fn trim_slabs(&self) -> Result<bool> {
         let mut any = false;
         for slab in self.inner.alloc.slabs.all() {

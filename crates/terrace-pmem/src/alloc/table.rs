@@ -16,7 +16,7 @@ use crate::layout::{HEADER_BYTES, Superblock};
 use crate::offset::POff;
 use crate::word::{self, Tag};
 
-/// What the units of an extent hold.
+/// The contents of an extent's units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Shape {
@@ -28,10 +28,10 @@ pub(crate) enum Shape {
     Large = 4,
 }
 
-/// What a table word says.
+/// The meaning of a table word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Free, or not the first unit of what is there.
+    /// Free, or not the first unit of an extent.
     Free,
     /// The first of `units` units in use.
     Head { shape: Shape, kind: u8, units: u64 },
@@ -58,7 +58,7 @@ impl Unit {
         word::seal(Tag::Table, at, value)
     }
 
-    /// What the word at pool offset `at` says; `None` for one that nobody wrote there.
+    /// The meaning of the word at pool offset `at`; `None` for one that was not written there.
     pub(crate) fn decode(at: u64, stored: u64) -> Option<Unit> {
         let value = word::unseal(Tag::Table, at, stored)?;
         let (kind, units) = ((value >> KIND_SHIFT) as u8, value >> UNITS_SHIFT);
@@ -100,8 +100,8 @@ impl Table {
         Table { extent_bytes: superblock.extent_bytes, first_units: superblock.first_units }
     }
 
-    /// What the first segment of a pool of `units` should cover: eight times what is there, since no extent can
-    /// lie across a segment, but not more than `max_units`, and at least what one extent of table covers.
+    /// The units that the first segment of a pool of `units` should cover: eight times as many, since no extent can lie
+    /// across segments, but not more than `max_units`, and at least as many as one extent of table covers.
     pub(crate) fn first_units(units: u64, max_units: u64, extent_bytes: u64) -> u64 {
         let wanted = units.saturating_mul(8).min(max_units).max(units);
         wanted.next_power_of_two().max(extent_bytes / ENTRY_BYTES)
@@ -157,7 +157,7 @@ impl Table {
         POff::new(self.word(unit).get() + covers * 8)
     }
 
-    /// The bytes of a new segment: all free but what holds the segment itself, and no digests.
+    /// The bytes of a new segment: all units are free except the segment's own, and there are no digests.
     pub(crate) fn format(&self, segment: &Segment) -> Vec<u8> {
         let own = Unit::Head { shape: Shape::Extent, kind: 0, units: segment.units };
         let words = (0..segment.covers).flat_map(|i| {

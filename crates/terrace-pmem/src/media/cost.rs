@@ -1,8 +1,7 @@
-//! What emulated media cost: a drain takes at least the profile's `write_ns` and not less than it takes the medium to absorb
-//! what was flushed. Bandwidth is one queue for all threads: flushed lines wait in the thread's own account
-//! until it drains, then take their turn behind what others drained before. Following a pointer costs
-//! `read_ns` for the first 256-byte block and an eighth of it for each further one. All of it is spent
-//! spinning on the thread that asks.
+//! The costs of emulated media. A drain takes at least the profile's `write_ns`, and not less than the medium needs to
+//! absorb the flushed lines. Bandwidth is one queue for all threads: flushed lines wait in the thread's own account
+//! until it drains, then queue behind the lines that others drained before. Following a pointer costs `read_ns` for the
+//! first 256-byte block and an eighth of it for each further one. All of it is spent spinning on the thread that asks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,7 +13,7 @@ use crate::cpu;
 use crate::stats::blocks_of;
 use crate::thread_slot;
 
-/// Spends what a medium takes, on the thread that asks.
+/// Spends a medium's time on the calling thread.
 #[derive(Debug)]
 pub struct CostModel {
     ticks: Ticks,
@@ -40,7 +39,7 @@ impl CostModel {
         }
     }
 
-    /// Takes as long as a drain of what this thread has flushed.
+    /// Takes as long as a drain of the lines that this thread has flushed.
     pub fn drain(&self) {
         let start = self.ticks.now();
         cpu::fence();
@@ -52,7 +51,7 @@ impl CostModel {
         self.ticks.wait_until(deadline);
     }
 
-    /// Queues `bytes` behind what is being absorbed; when they will be done.
+    /// Queues `bytes` behind those that are being absorbed; returns when they will be done.
     fn absorb(&self, now: u64, bytes: u64, rate: u64) -> u64 {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate);
         let cost = self.ticks.of_ns(nanos as u64);
@@ -95,8 +94,8 @@ impl CostModel {
         self.ticks.wait_until(self.ticks.now() + self.ticks.of_ns(nanos));
     }
 
-    /// A block next to the one before takes an eighth of a read's latency, another place that was asked for at
-    /// the same time a third: what a module's bandwidth allows for the one and for the other.
+    /// A block next to the one before takes an eighth of a read's latency, another place that was asked for at the same
+    /// time a third: a module's bandwidth allows so much in each case.
     fn read_nanos(&self, reads: u64, blocks: u64) -> u64 {
         self.profile.read_ns * (24 + 8 * (reads - 1) + 3 * (blocks - reads)) / 24
     }

@@ -1,9 +1,9 @@
 //! An ordinary file treated as cache-line media, at the latency and bandwidth of a named profile.
 //!
-//! It is asked for by name and says so in [`Media::describe`]. It is persistent memory in what it costs and in
-//! what the code does, not in what it survives: after a reboot its contents are what the file happened to hold.
+//! It is asked for by name and says so in [`Media::describe`]. It behaves like persistent memory in cost and in the
+//! code that runs, but not in durability: after a reboot its contents are whatever reached the file.
 //!
-//! What it costs is [`CostModel`]'s.
+//! Its costs are in [`CostModel`].
 
 use std::path::Path;
 

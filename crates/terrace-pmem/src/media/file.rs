@@ -18,8 +18,8 @@ pub struct FileMedia {
 }
 
 impl FileMedia {
-    /// Maps what `path` names and finds its granularity, unless `force` says it. A file is made if `len` is not
-    /// zero and none is there, and extended to `len` bytes; it may grow to `capacity`. `name` stands for it in
+    /// Maps the file or device `path` and finds its granularity, unless `force` gives it. A file is made if `len` is
+    /// not zero and none is there, and extended to `len` bytes; it may grow to `capacity`. `name` stands for it in
     /// messages.
     pub fn open(
         path: &Path,
@@ -63,8 +63,8 @@ impl FileMedia {
     }
 }
 
-/// A device has no file system that could be asked to write back what was stored: one whose memory does not keep what was
-/// flushed can promise nothing, and is no place for a pool.
+/// A device has no file system that could write stores back: if its memory does not keep flushed lines it can promise
+/// nothing, and cannot hold a pool.
 fn refuse_volatile(
     name: &Path,
     backing: Backing,
@@ -125,7 +125,7 @@ impl Media for FileMedia {
 
     fn sync_range(&self, offset: u64, len: u64) -> Result<()> {
         if matches!(self.map.backing(), Backing::DevDax { .. }) {
-            // There is no file system to ask.
+            // A device has no file system.
             self.flush(offset, len);
             self.drain();
             return Ok(());

@@ -1,8 +1,8 @@
-//! What tells one mapping of a file from another within one boot of the machine.
+//! Tells one mapping of a file from another within one boot of the machine.
 //!
-//! What a dead process stored in an ordinary file is in the system's page cache, until it is written back. The boot id
-//! alone does not say that it still is: the device may have been taken away, the file system unmounted by force and
-//! mounted again, or the file may be a copy, made while somebody was writing. So the pool remembers
+//! Stores of a dead process to an ordinary file are in the system's page cache until they are written back. The same
+//! boot id does not prove that they still are: the device may have been taken away, the file system unmounted by force
+//! and mounted again, or the file may be a copy, made while somebody was writing. So the pool remembers
 //!
 //! 1. the file: device number, inode, and when it was made;
 //! 2. the device: the number of its node in sysfs, which a device that is plugged in again gets anew;
@@ -23,7 +23,7 @@ const MOUNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 /// File systems that have a node in sysfs for each mounted device.
 const WITH_NODES: [&str; 3] = ["ext4", "xfs", "f2fs"];
 
-/// The hash of what `file` is; `in_memory` if it is of a file system that keeps it in memory alone.
+/// A hash of the identity of `file`; `in_memory` if its file system keeps it in memory alone.
 pub(super) fn of(file: &File, in_memory: bool) -> u64 {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID | MOUNT_ID_UNIQUE;
     let Ok(stat) = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted) else {
@@ -92,7 +92,7 @@ mod tests {
         fs::create_dir_all(sys.join("fs/xfs/sda1")).unwrap();
         let first = mounted(sys, "8:1");
         assert!(first.is_some());
-        // A node that goes and comes while another is made in between.
+        // A node that is removed and made again while another one is made in between.
         fs::rename(sys.join("fs/xfs/sda1"), sys.join("gone")).unwrap();
         fs::create_dir_all(sys.join("fs/xfs/sda1")).unwrap();
         assert!(mounted(sys, "8:1").is_some_and(|again| Some(again) != first));

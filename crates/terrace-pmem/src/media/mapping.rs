@@ -1,13 +1,13 @@
 //! A file or device mapped into one reserved range of addresses, so that it can grow without moving.
 //!
 //! Invariants:
-//! 1. `[base, base + reserved)` belongs to this mapping from creation to drop; `base` is aligned to 2 MiB, and to
-//!    what a device asks for: a device-dax refuses to be mapped anywhere else. The
-//!    system may drop the reservation of a range whose mapping it then refuses, and another thread's mapping
-//!    may land there; so only what is known to work is mapped over the reservation, and after a refusal all
-//!    the same, what cannot be reserved again no longer counts as reserved.
+//! 1. `[base, base + reserved)` belongs to this mapping from creation to drop; `base` is aligned to 2 MiB, and to what
+//!    a device asks for: a device-dax refuses to be mapped anywhere else. The system may drop the reservation of a
+//!    range whose mapping it then refuses, and another thread's mapping may land there; so only mappings that are known
+//!    to work replace a part of the reservation, and a part that cannot be reserved again after a refusal no longer
+//!    counts as reserved.
 //! 2. `[base, base + len)` is mapped shared and writable and backed by the file; the rest is inaccessible. A private
-//!    mapping holds what the file held, and what is stored stays in this process.
+//!    mapping starts with the file's contents, and its stores stay in this process.
 //! 3. The file is locked for as long as the mapping lives: one process, one mapping, or any number of private ones.
 
 use std::fs::{File, OpenOptions};
@@ -29,7 +29,7 @@ pub(super) const PAGE_BYTES: u64 = 4096;
 const HUGE_BYTES: u64 = 2 << 20;
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// What is mapped.
+/// The kind of backing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Backing {
     /// A file in the page cache that a disk backs.
@@ -59,11 +59,11 @@ pub(super) struct Mapping {
 
 // SAFETY: `base` is an address range that the value owns alone; all fields that change are atomics or locked.
 unsafe impl Send for Mapping {}
-// SAFETY: as above; what lies in the range is governed by the contract of the pool's stores.
+// SAFETY: as above; the contract of the pool's stores governs the bytes in the range.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps what `path` names, calling it `name` in errors. A file is made if it is not there; a file shorter
+    /// Maps the file or device `path`, calling it `name` in errors. A file is made if it is not there; a file shorter
     /// than `len` is extended to it. At most `capacity` bytes will ever be mapped.
     pub(super) fn open(path: &Path, name: &Path, len: u64, capacity: u64) -> Result<Mapping> {
         let file = OpenOptions::new()
@@ -81,7 +81,7 @@ impl Mapping {
         let on_tmpfs = rustix::fs::fstatfs(&file).is_ok_and(|s| s.f_type as u64 == TMPFS_MAGIC);
         let old = meta.len() / PAGE_BYTES * PAGE_BYTES;
         if on_tmpfs && old > 0 && free_bytes(&file, name)? < TIGHT_BYTES {
-            // Whoever had it open before may not have come to touch all of it.
+            // A former owner may not have touched all of it.
             set_aside(&file, name, 0, old)?;
         }
         if old < len {
@@ -104,7 +104,7 @@ impl Mapping {
         map.private = true;
         map.backing = map.backing_of(len, on_tmpfs);
         let mapped = match on_tmpfs && meta.blocks() * STAT_BLOCK_BYTES < len {
-            // To touch a hole of such a file means to fill it, for which there may be no room.
+            // Touching a hole of such a file fills it, for which there may be no room.
             true => map.map_copy(len),
             false => map.map_range(0, len, PRIVATE),
         };
@@ -222,7 +222,7 @@ impl Mapping {
             if let Err(e) = mapped {
                 let again = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
                 if rustix::mm::mmap_anonymous(at.cast(), len, ProtFlags::empty(), again).is_err() {
-                    // Perhaps it never was let go. Better to leak addresses than to unmap another's.
+                    // The reservation may still be there. Leaking addresses is better than unmapping another thread's.
                     self.reserved.store(from, Ordering::Release);
                 }
                 return Err(e);
@@ -233,7 +233,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// What it is called in errors.
+    /// Its name in errors.
     pub(super) fn name(&self) -> &Path {
         &self.name
     }
@@ -284,7 +284,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// What is mapped; see [`Media::instance`](super::Media::instance).
+    /// The identity of the mapped file; see [`Media::instance`](super::Media::instance).
     pub(super) fn instance(&self) -> u64 {
         match self.backing {
             Backing::DevDax { major, minor } => instance::of_device(major, minor),
@@ -324,20 +324,20 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Joined before the range goes away.
+        // Joined before the range is unmapped.
         drop(self.prefault.lock().take());
         // SAFETY: the reservation is this value's own (invariant 1) and nothing borrows from it any more.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.reserved() as usize) };
-        // Closing would do, if it were the only descriptor: a process that another thread is just starting has it
-        // too until it runs its own program.
+        // Closing is not enough: a process that another thread is just starting also has the descriptor until it runs
+        // its own program.
         let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
     }
 }
 
-/// How what stays in this process is mapped.
+/// The flags of a private mapping.
 const PRIVATE: MapFlags = MapFlags::PRIVATE.union(MapFlags::NORESERVE);
 
-/// What `stat` counts a file's blocks in.
+/// The unit in which `stat` counts a file's blocks.
 const STAT_BLOCK_BYTES: u64 = 512;
 
 /// How a backing is mapped.

@@ -19,7 +19,7 @@ pub struct MemMedia {
 
 // SAFETY: `base` is an address range that the value owns alone; `len` is atomic.
 unsafe impl Send for MemMedia {}
-// SAFETY: as above; what lies in the range is governed by the contract of the pool's stores.
+// SAFETY: as above; the contract of the pool's stores governs the bytes in the range.
 unsafe impl Sync for MemMedia {}
 
 impl MemMedia {

@@ -1,4 +1,4 @@
-//! What a pool lies on: real persistent memory, an ordinary file, an emulation, or a simulated world.
+//! The media of pools: real persistent memory, an ordinary file, an emulation, or a simulated world.
 //!
 //! The contract every medium keeps, and the crash simulator enforces (`docs/persistence.md`):
 //!
@@ -38,7 +38,7 @@ pub const LINE_BYTES: u64 = 64;
 /// Bytes in the block that Optane-class media write.
 pub const XPLINE_BYTES: u64 = 256;
 
-/// What a store must be flushed by to be durable.
+/// How a store is flushed to be durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Granularity {
     /// CPU caches are inside the persistence domain (eADR): a drain orders, nothing need be flushed.
@@ -92,14 +92,14 @@ pub trait Media: Send + Sync + Debug {
     /// Extends to `len` bytes, durably when it returns; the new bytes read as zero. A medium that is full says so.
     fn grow(&self, len: u64) -> Result<()>;
 
-    /// Whether a pool may give out `bytes` more. Asked only where the gate is [`Gate::Dispatch`]; a simulated medium
-    /// refuses to have its users tested.
+    /// Whether a pool may give out `bytes` more. Only called if the gate is [`Gate::Dispatch`]; a simulated medium
+    /// refuses in order to test its users.
     fn admits(&self, bytes: u64) -> bool {
         let _ = bytes;
         true
     }
 
-    /// What the medium must be flushed by.
+    /// How the medium is flushed.
     fn granularity(&self) -> Granularity;
 
     /// Starts writing back `len` bytes at `offset`; the range need not be aligned.
@@ -155,13 +155,13 @@ pub trait Media: Send + Sync + Debug {
         self.sync()
     }
 
-    /// Whether what was drained survives a power cut.
+    /// Whether drained stores survive a power cut.
     fn power_safe(&self) -> bool {
         self.granularity() != Granularity::Page
     }
 
-    /// A hash of what is mapped here: which file, on which device, mounted when. Another one within the same boot of the
-    /// machine means that what was stored and not written back is not there. 0 where nothing is to be told apart.
+    /// A hash of the identity of the mapped file: which file, on which device, mounted when. If it differs within one
+    /// boot of the machine, stores that were not written back are lost. 0 if there is nothing to tell apart.
     fn instance(&self) -> u64 {
         0
     }
@@ -169,7 +169,7 @@ pub trait Media: Send + Sync + Debug {
     /// The pool was closed: background work on the mapping stops.
     fn closed(&self) {}
 
-    /// A walk is about to mark what begins at `offset` as reachable, and holds nothing that a writer waits for. A
+    /// A walk is about to mark the object at `offset` as reachable, and holds no lock that a writer waits for. A
     /// simulated medium may let others work here.
     fn marking(&self, _offset: u64) {}
 }

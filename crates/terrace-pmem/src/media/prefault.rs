@@ -97,7 +97,7 @@ unsafe fn populate(at: usize, len: usize, collapses: &mut bool) -> bool {
 unsafe fn collapse(at: usize, len: usize) -> bool {
     // SAFETY: the caller's; the kernel copies the pages and keeps accesses out meanwhile.
     let done = unsafe { libc::madvise(at as *mut _, len, libc::MADV_COLLAPSE) };
-    // No huge page to be had just now may be otherwise for the next range.
+    // There may be a huge page for the next range.
     done == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL)
 }
 
@@ -120,7 +120,7 @@ mod tests {
 
     use super::*;
 
-    /// On whatever the directory for temporary files is on, and in memory.
+    /// On the file system of temporary files, and in memory.
     #[test]
     fn contents_stay_as_they_are_while_pages_are_taken() {
         let len = 3 * STEP_BYTES;

@@ -1,4 +1,4 @@
-//! What the kernel says of persistent-memory devices, read from sysfs.
+//! The kernel's information about persistent-memory devices, read from sysfs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,8 +7,8 @@ use super::Granularity;
 
 /// The granularity of media mapped past the page cache, with a note where it is a guess.
 ///
-/// The caches count as persistent only if every region of the machine says so: which region a mapping comes
-/// from is not to be told reliably, and the weaker claim is always right.
+/// The caches count as persistent only if every region of the machine says so: the region of a mapping cannot be found
+/// reliably, and the weaker claim is always right.
 pub(super) fn direct_granularity(sys: &Path) -> (Granularity, Option<String>) {
     let domains = persistence_domains(&sys.join("bus/nd/devices"));
     let is = |name: &'static str| move |domain: &Option<String>| domain.as_deref() == Some(name);
@@ -24,7 +24,7 @@ pub(super) fn direct_granularity(sys: &Path) -> (Granularity, Option<String>) {
     (Granularity::CacheLine, note.map(|n| format!("{n}; lines are flushed")))
 }
 
-/// What each region says of itself; `None` for one that says nothing.
+/// The domain that each region reports; `None` for one that reports nothing.
 fn persistence_domains(devices: &Path) -> Vec<Option<String>> {
     let Ok(entries) = fs::read_dir(devices) else { return Vec::new() };
     entries
@@ -37,9 +37,9 @@ fn persistence_domains(devices: &Path) -> Vec<Option<String>> {
 
 /// The granularity of the device-dax with these numbers.
 ///
-/// Not every such device is persistent: the system makes them of volatile memory too, and of virtio-pmem, whose
-/// host writes back when it is asked by other means than instructions. Both map like an NVDIMM, so what stands
-/// behind the device is looked up; where that is not an NVDIMM region, nothing drained is taken for durable.
+/// Not every such device is persistent: the system makes them of volatile memory too, and of virtio-pmem, whose host
+/// writes back when it is asked by other means than instructions. Both map like an NVDIMM, so the origin of the device
+/// is looked up. If it is not an NVDIMM region, drained stores do not count as durable.
 pub(super) fn devdax_granularity(sys: &Path, major: u32, minor: u32) -> (Granularity, Option<String>) {
     let device = fs::canonicalize(sys.join(format!("dev/char/{major}:{minor}")));
     let bus = device.ok().and_then(|device| bus_above_region(&device));
@@ -141,7 +141,7 @@ mod tests {
         let (granularity, note) = found("platform/hmem.0", "");
         assert_eq!(granularity, Granularity::Page);
         assert!(note.unwrap().contains("volatile"));
-        // Nothing known of the device at all.
+        // Nothing is known about the device.
         assert_eq!(devdax_granularity(dir.path(), 252, 4).0, Granularity::Page);
     }
 

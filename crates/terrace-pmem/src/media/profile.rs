@@ -4,7 +4,7 @@ use std::fmt;
 
 use terrace_base::{Error, Result};
 
-/// What emulated media cost. Reads and drains stall the thread that makes them; bandwidth is shared by all.
+/// The costs of emulated media. Reads and drains stall the thread that makes them; bandwidth is shared by all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Profile {
     /// The profile's name; `custom` for figures of one's own.
@@ -42,8 +42,8 @@ impl Profile {
         self.read_ns == 0 && self.write_ns == 0 && self.write_bytes_per_sec.is_none()
     }
 
-    /// A profile by name, or figures such as `read=300,drain=100,bw=2G` (nanoseconds; bytes a second with an
-    /// optional decimal `K`, `M` or `G`; what is left out costs nothing).
+    /// A profile by name, or figures such as `read=300,drain=100,bw=2G` (nanoseconds; bytes a second with an optional
+    /// decimal `K`, `M` or `G`; omitted figures cost nothing).
     pub fn parse(text: &str) -> Result<Profile> {
         if let Some(named) = Self::ALL.iter().find(|p| p.name.eq_ignore_ascii_case(text.trim())) {
             return Ok(*named);

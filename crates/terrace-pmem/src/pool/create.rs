@@ -1,8 +1,9 @@
 //! Making a pool.
 //!
-//! A file is made under a temporary name, its own with `.new` behind it, and takes its own when it is a whole pool: a crash leaves
-//! at most the temporary one, which the next creation removes. An existing file that is not empty is never touched,
-//! except by `recreate`, and then only if it was a pool; and nothing under the temporary name but what a creation has left.
+//! A file is made under a temporary name, its own with `.new` behind it, and takes its own when it is a whole pool: a
+//! crash leaves at most the temporary one, which the next creation removes. An existing file that is not empty is never
+//! touched, except by `recreate`, and then only if it was a pool; and under the temporary name only leftovers of a
+//! creation are touched.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -27,8 +28,7 @@ impl Pool {
         Self::create_or_replace(path, options, false)
     }
 
-    /// Discards the pool at `path`, whatever state it is in, and makes a new one. A file that was never a pool
-    /// is refused.
+    /// Discards the pool at `path`, in any state, and makes a new one. A file that was never a pool is refused.
     pub fn recreate(path: &Path, options: &PoolOptions) -> Result<Pool> {
         if is_device(path)? {
             let media = map(path, path, 0, options)?;
@@ -71,7 +71,7 @@ impl Pool {
             Ok(pool)
         });
         if made.is_err() {
-            // Best effort: what stays is removed by the next creation.
+            // Best effort: the next creation removes leftovers.
             let _ = fs::remove_file(&temporary);
         }
         made
@@ -85,7 +85,7 @@ impl Pool {
         Self::format(media, name, options)
     }
 
-    /// Makes a pool on a medium, whatever it holds.
+    /// Makes a pool on a medium, ignoring its contents.
     pub fn recreate_on(media: Arc<dyn Media>, name: &Path, options: &PoolOptions) -> Result<Pool> {
         Self::format(media, name, options)
     }
@@ -104,7 +104,7 @@ impl Pool {
     }
 }
 
-/// Maps what lies at `path` as `options` asks; extends it to `len` bytes, making it if need be.
+/// Maps the file or device at `path` as `options` asks; extends it to `len` bytes, making it if necessary.
 pub(super) fn map(path: &Path, name: &Path, len: u64, options: &PoolOptions) -> Result<Arc<dyn Media>> {
     if options.read_only || options.private {
         match is_device(path)? {
@@ -155,7 +155,7 @@ pub(super) fn temporary_name(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Gives the finished file its name. Unless a file was there to be replaced, none is.
+/// Gives the finished file its name. Replaces a file only if that was intended.
 fn take_name(temporary: &Path, path: &Path, replaces: bool) -> Result<()> {
     let flags = if replaces { RenameFlags::empty() } else { RenameFlags::NOREPLACE };
     match rustix::fs::renameat_with(CWD, temporary, CWD, path, flags) {

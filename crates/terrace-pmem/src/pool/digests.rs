@@ -1,17 +1,17 @@
-//! Digests: what tells an older copy of a piece of the pool, or another piece of it, from what was closed.
+//! Digests, which tell an older copy of a piece of the pool, or another piece, from the one that was closed.
 //!
-//! Checks that a block carries in itself say that it was once written there, not that nothing was written there
-//! since. So a clean close leaves a digest of every unit in use in the extent table, and of the table, the roots and
-//! the size word in its state. The next session verifies table, roots and size when it opens, and a unit before
-//! anybody reaches it for the first time; whoever has the time for it verifies the rest ([`Pool::verify_some`]).
+//! A block's own checks prove that it was once written there, but not that it is the latest version. So a clean close
+//! leaves a digest of every unit in use in the extent table, and of the table, the roots and the size word in its
+//! state. The next session verifies table, roots and size when it opens, and a unit before its first use; the rest is
+//! verified in the background ([`Pool::verify_some`]).
 //!
-//! 1. Until every unit is verified, `reach` is 0 and every access comes by here; afterwards it is the pool's length,
-//!    and no access does.
+//! 1. Until every unit is verified, `reach` is 0 and every access calls this module; afterwards it is the pool's
+//!    length, and no access does.
 //! 2. Nobody stores to a unit that is not verified, so a unit does not change while it is being verified.
-//! 3. A unit that is not what was closed is never reached through a call that can say so; a call that cannot notes it,
-//!    and [`Pool::intact`] tells.
-//! 4. Whoever stores marks the unit as changed; only such units get a new digest at the close. A damaged one
-//!    keeps its old digest, so that it stays damaged in the next session.
+//! 3. A call that can return an error never gives access to a unit that differs from the closed one; a call that cannot
+//!    return one notes it for [`Pool::intact`].
+//! 4. A store marks its unit as changed; only such units get a new digest at the close. A damaged one keeps its old
+//!    digest, so that it stays damaged in the next session.
 //!
 //! 5. Readers store, unflushed, only with a guard that a close waits for; afterwards they store nothing.
 //!
@@ -25,26 +25,26 @@ use terrace_base::{Error, Result};
 
 use super::Pool;
 use crate::alloc::Problem;
-use crate::layout::{ROOT_COUNT, ROOTS_AT, SIZE_WORD_AT};
+use crate::layout::{ROOT_COUNT, ROOTS_AT, RootEntry, SIZE_WORD_AT};
 use crate::offset::POff;
 
 /// Something was stored to the unit in this session.
 const CHANGED: u8 = 1;
 /// The unit was not compared with its digest yet.
 const UNVERIFIED: u8 = 2;
-/// The unit is not what the pool was closed with.
+/// The unit differs from the one that the pool was closed with.
 const DAMAGED: u8 = 4;
 
-/// What an error says was expected where the bytes are not those of the clean close.
+/// The expectation in errors about bytes that are not those of the clean close.
 pub const CLOSED_WITH: &str = "what the pool was closed with";
 
 /// Bytes of the roots.
-const ROOTS_BYTES: usize = ROOT_COUNT as usize * 32;
+const ROOTS_BYTES: usize = ROOT_COUNT as usize * size_of::<RootEntry>();
 
 /// Units are verified one at a time where they share their lock.
 const LOCKS: usize = 64;
 
-/// What a session knows of the units of its pool.
+/// A session's knowledge about the units of its pool.
 pub(crate) struct Digests {
     units: Box<[AtomicU8]>,
     shift: u32,
@@ -65,9 +65,9 @@ pub struct Touching<'p>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'p
 /// Whether a range can be used.
 pub(super) enum Admitted {
     Yes,
-    /// It leads out of the pool.
+    /// The range leads out of the pool.
     Outside,
-    /// It lies in a damaged unit, which begins here.
+    /// The range lies in a damaged unit, which begins here.
     Damaged(u64),
 }
 
@@ -97,7 +97,7 @@ impl Digests {
         let (first, last) = (offset >> self.shift, (offset + len - 1) >> self.shift);
         for unit in first..=last {
             let state = &self.units[unit as usize];
-            // Relaxed: a close has waited for those who store.
+            // Relaxed: a close has waited for all that store.
             if state.load(Ordering::Relaxed) & CHANGED == 0 {
                 state.fetch_or(CHANGED, Ordering::Relaxed);
             }
@@ -120,7 +120,8 @@ impl Digests {
 }
 
 impl Pool {
-    /// Has every unit in use verified before it is reached. The table that holds the digests is.
+    /// From now on every unit in use is verified before it is reached. The table that holds the digests is verified
+    /// already.
     pub(super) fn expect_digests(&self) {
         let digests = &self.inner.digests;
         let mut left = 0;
@@ -136,16 +137,16 @@ impl Pool {
         }
     }
 
-    /// Notes that something is stored in a range that is not flushed, since it need not be durable: a lock, a cache. What
-    /// is flushed is noted by itself.
+    /// Notes a store to a range that is not flushed because it need not be durable: a lock, a cache. Flushed stores are
+    /// noted automatically.
     #[inline]
     pub fn touched(&self, offset: u64, len: u64) {
         self.inner.digests.changed(offset, len);
     }
 
-    /// For a reader who wants to store something in a range that is never flushed: a lock, a cache. `None` where nobody may:
-    /// the pool is for reading only, or closed, or being closed and digested as it is. The close waits for who has the
-    /// guard, so it is held for a few stores and for no waiting.
+    /// For a reader that stores to a range that is never flushed: a lock, a cache. `None` if that is not allowed: the
+    /// pool is read-only, or closed, or being digested for its close. A close waits for the guard, so it is held for a
+    /// few stores only, and never while waiting.
     #[inline]
     pub fn touching(&self, offset: u64, len: u64) -> Option<Touching<'_>> {
         let still = self.inner.still.try_read()?;
@@ -156,7 +157,7 @@ impl Pool {
         Some(Touching(still))
     }
 
-    /// Whether somebody may use a range now; verifies what has to be.
+    /// Whether a range may be used now; verifies its units if necessary.
     #[cold]
     pub(super) fn admit_range(&self, offset: u64, len: u64) -> Admitted {
         let size = self.size();
@@ -175,8 +176,8 @@ impl Pool {
         self.inner.digests.reached.store(unit_at + 1, Ordering::Release);
     }
 
-    /// An error if a call that returns none has used a piece of the pool that is not what it was closed with: what
-    /// was made of it means nothing.
+    /// An error if a call that cannot return one has used a piece of the pool that differs from the closed one: its
+    /// results mean nothing.
     #[inline]
     pub fn intact(&self) -> Result<()> {
         match self.inner.digests.reached.load(Ordering::Acquire) {
@@ -185,8 +186,8 @@ impl Pool {
         }
     }
 
-    /// Verifies up to `units` units, from `from` on, that nobody has reached yet; where to go on, or `None` if that
-    /// was the end.
+    /// Verifies up to `units` units, from `from` on, that nobody has reached yet; returns where to go on, or `None` at
+    /// the end.
     pub fn verify_some(&self, from: u64, units: u64) -> Option<u64> {
         if self.inner.digests.left.load(Ordering::Acquire) == 0 {
             return None;
@@ -205,7 +206,7 @@ impl Pool {
         None
     }
 
-    /// What of the pool is not what it was closed with. Verifies all that is left.
+    /// The parts of the pool that differ from the closed ones. Verifies all remaining units.
     pub fn altered(&self) -> Vec<Problem> {
         while self.verify_some(0, u64::MAX).is_some() {}
         let digests = &self.inner.digests;
@@ -220,7 +221,7 @@ impl Pool {
         damaged.map(|unit| Problem::new(unit * bytes, what.clone())).collect()
     }
 
-    /// Has everything be used as it is from now on. For a repair, which says what it found [altered](Self::altered).
+    /// From now on all units are used as they are. For a repair, which reports the [altered](Self::altered) ones.
     pub fn use_as_it_is(&self) {
         let digests = &self.inner.digests;
         let _ends = digests.ends.lock();
@@ -236,7 +237,7 @@ impl Pool {
         self.inner.reach.store(self.size(), Ordering::Release);
     }
 
-    /// Compares a unit with its digest, if nobody has; whether it is what was closed.
+    /// Compares a unit with its digest, unless that was done before; whether it is the closed one.
     fn verify_unit(&self, unit: u64) -> bool {
         let digests = &self.inner.digests;
         let _one = digests.locks[unit as usize % LOCKS].lock();
@@ -265,7 +266,7 @@ impl Pool {
         }
     }
 
-    /// Writes the digests of what has changed, `anew` of all that is in use; not drained. Returns the digest of
+    /// Writes the digests of changed units, or `anew` those of all units in use; not drained. Returns the digest of
     /// table, roots and size, and whether anything has changed. Nobody stores to the pool any more.
     pub(super) fn write_digests(&self, anew: bool) -> (u64, bool) {
         let digests = &self.inner.digests;
@@ -277,12 +278,12 @@ impl Pool {
                 let is_used = next.next_if_eq(&unit).is_some();
                 let state = digests.state(unit);
                 if state & DAMAGED == 0 && (anew || state & CHANGED != 0) {
-                    // Locks and what was given up before it was linked were never flushed: a power cut after the close
-                    // must not take them out of what is digested.
+                    // Locks, and objects that were given up before they were linked, were never flushed. A power cut
+                    // after the close must not change the digested bytes, so they are flushed now.
                     self.flush_uncounted(unit * self.extent_bytes(), self.extent_bytes());
                     self.put_digest(unit, if is_used { self.digest_now(unit) } else { 0 });
                 } else if !is_used && state & DAMAGED == 0 {
-                    // It was given back. Whoever takes it in another session need not write all of it.
+                    // The unit was given back. A later owner need not write all of it.
                     self.put_digest(unit, 0);
                 } else if is_used && state == 0 && self.digest_of(unit) != 0 {
                     debug_assert_eq!(
@@ -313,7 +314,7 @@ impl Pool {
         digest64(self.raw_bytes(unit * bytes, bytes))
     }
 
-    /// The digest of everything that is not in a unit with a digest of its own.
+    /// The digest of all parts that have no digest of their own.
     pub(super) fn digest_of_header(&self) -> u64 {
         let units = self.size() / self.extent_bytes();
         let mut pieces = self.inner.superblock.uuid.to_vec();

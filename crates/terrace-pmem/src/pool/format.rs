@@ -1,4 +1,4 @@
-//! Access to a medium before it is a pool, and the writing of a new pool's header.
+//! Access to a medium before it is a pool, and writing a new pool's header.
 
 use std::path::Path;
 
@@ -48,7 +48,7 @@ impl<'a> Raw<'a> {
         self.media.copy_flush(at, data);
     }
 
-    /// Makes a written range durable by whatever the medium needs.
+    /// Makes a written range durable in the medium's way.
     pub(super) fn make_durable(&self, at: u64, len: u64) -> Result<()> {
         self.media.drain();
         if self.media.power_safe() { Ok(()) } else { self.media.sync_range(at, len) }
@@ -129,8 +129,8 @@ pub(super) fn write_header(raw: &Raw<'_>, superblock: &Superblock, units: u64) -
     raw.make_durable(0, table.first_extent() * superblock.extent_bytes)
 }
 
-/// Writes the superblocks: now it is a pool. The magic comes last, in one word, so that what a crash leaves of
-/// them is still [blank](is_blank).
+/// Writes the superblocks: now it is a pool. The magic comes last, in one word, so that superblocks that a crash cuts
+/// off are still [blank](is_blank).
 pub(super) fn write_superblocks(raw: &Raw<'_>, superblock: &Superblock) -> Result<()> {
     let (magic, rest) = superblock.as_bytes().split_at(MAGIC.len());
     for at in SUPERBLOCK_AT {
@@ -155,8 +155,8 @@ pub(super) fn erase_superblocks(raw: &Raw<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whether the pages of the superblocks hold nothing, but perhaps what a creation or a removal that was cut
-/// short has left: a superblock without its magic.
+/// Whether the pages of the superblocks are empty, or hold a superblock without its magic, as a creation or removal
+/// leaves it that was cut short.
 pub(super) fn is_blank(raw: &Raw<'_>) -> bool {
     let zero = |bytes: &[u8]| bytes.iter().all(|&b| b == 0);
     SUPERBLOCK_AT.iter().all(|&at| {
@@ -172,7 +172,7 @@ fn copies(raw: &Raw<'_>) -> [Superblock; 2] {
     })
 }
 
-/// Reads the superblock, from whichever copy is sound.
+/// Reads the superblock from a sound copy.
 pub(super) fn read_superblock(raw: &Raw<'_>, name: &Path) -> Result<Superblock> {
     let copies = copies(raw);
     let sound = |s: &Superblock| s.magic == MAGIC && s.is_sound();
@@ -190,7 +190,7 @@ pub(super) fn read_superblock(raw: &Raw<'_>, name: &Path) -> Result<Superblock> 
     Ok(good)
 }
 
-/// Writes a copy of the superblock anew that is not like the sound one.
+/// Rewrites a copy of the superblock that differs from the sound one.
 pub(super) fn mend_superblock(raw: &Raw<'_>, good: &Superblock) -> Result<()> {
     for (at, copy) in SUPERBLOCK_AT.into_iter().zip(&copies(raw)) {
         if copy != good {
@@ -212,7 +212,7 @@ fn no_superblock(copies: &[Superblock; 2], name: &Path) -> Error {
     Error::InvalidFormat { file: name.to_path_buf(), found, supported: "Terrace pools".to_owned() }
 }
 
-/// A checksum says that the bytes are what was written; this, that they make sense to this build.
+/// The checksum proves that the bytes were written so; this checks that they make sense to this build.
 fn validate(s: &Superblock, name: &Path) -> Result<()> {
     let table_ok = s.first_units.is_power_of_two() && s.first_units <= word::VALUE_MAX;
     if is_extent(s.extent_bytes) && table_ok {

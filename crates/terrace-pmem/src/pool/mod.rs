@@ -1,9 +1,9 @@
 //! A pool: one mapped medium with a superblock, roots, an allocator and statistics.
 //!
-//! Thread safety: a [`Pool`] is a cheap handle, all of whose methods may be called from any thread. The pool
-//! orders nothing between threads by itself: bytes that one thread is writing belong to that thread until it
-//! has published them, by [`Pool::publish`] or its kin, and what is published is changed by 8-byte stores
-//! alone. On that contract rests the soundness of the plain stores ([`Pool::write`], [`Pool::copy_flush`]).
+//! Thread safety: a [`Pool`] is a cheap handle, all of whose methods may be called from any thread. The pool orders
+//! nothing between threads by itself: bytes that one thread is writing belong to that thread until it has published
+//! them, by [`Pool::publish`] or its kin, and published bytes are changed by 8-byte stores alone. The soundness of the
+//! plain stores rests on that contract ([`Pool::write`], [`Pool::copy_flush`]).
 
 mod create;
 mod digests;
@@ -31,20 +31,20 @@ pub use digests::{CLOSED_WITH, Touching};
 pub use options::{Known, MediaRequest, PoolOptions};
 pub use store::StartedRead;
 
-/// What opening found.
+/// The outcome of opening.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Opened {
     /// The pool was made by this call.
     Created,
-    /// It had been closed in order.
+    /// The pool had been closed in order.
     Clean,
-    /// Its process ended without closing it; since then the machine has not been restarted nor the file mounted anew,
-    /// copied, or failed to be written back: nothing stored is lost.
+    /// Its process ended without closing it; since then the machine was not restarted, and the file was not mounted
+    /// anew or copied and did not fail to be written back: no store is lost.
     SameBoot,
-    /// The machine went down with it open, or something else of the above has happened, and its media do not survive
-    /// that: its contents mean nothing. Nothing can be allocated in it; recreate it.
+    /// The machine went down while the pool was open, or another of these events has happened, and its media do not
+    /// survive that: its contents mean nothing. Allocation in it fails; recreate it.
     Torn,
-    /// The machine went down with it open; what was drained is there.
+    /// The machine went down while the pool was open; drained stores are there.
     Crashed,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct Inner {
     charges_reads: bool,
     /// Bytes in use by the pool, a multiple of the extent; never shrinks.
     len: AtomicU64,
-    /// Bytes that may be used without a further look: `len`, or 0 while something is not verified.
+    /// Bytes that may be used without further checks: `len`, or 0 while some unit is not verified.
     reach: AtomicU64,
     pub(crate) digests: digests::Digests,
     pub(crate) stats: Recorder,
@@ -101,7 +101,7 @@ impl std::fmt::Debug for Pool {
 }
 
 impl Pool {
-    /// What opening found.
+    /// The outcome of opening.
     pub fn opened(&self) -> Opened {
         self.inner.opened
     }
@@ -141,20 +141,20 @@ impl Pool {
         self.inner.superblock.uuid
     }
 
-    /// The number of a place: of no other in this pool, and of none in another but by chance. Checks that cover it tell
-    /// what was written elsewhere.
+    /// The number of a place: it is unique in this pool, and equal to one in another pool only by chance. Checks that
+    /// cover it detect bytes that were written elsewhere.
     #[inline]
     pub fn place(&self, offset: u64) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.inner.superblock.uuid;
         u64::from_le_bytes([a, b, c, d, e, f, g, h]).wrapping_add(offset)
     }
 
-    /// What the pool lies on.
+    /// The pool's medium.
     pub fn media(&self) -> &dyn Media {
         &*self.inner.media
     }
 
-    /// What stores must be flushed by to be durable.
+    /// How stores are flushed to be durable.
     pub fn granularity(&self) -> Granularity {
         self.inner.media.granularity()
     }
@@ -179,14 +179,14 @@ impl Pool {
         )
     }
 
-    /// What was stored and read since the pool was opened.
+    /// Stores and reads since the pool was opened.
     pub fn stats(&self) -> PmStats {
         self.inner.stats.snapshot()
     }
 
-    /// Makes everything stored so far durable by the medium's own means: `msync` where drains are not enough. Where
-    /// that fails once the pool is not trusted any more: what a second attempt says means nothing, as the system may
-    /// have dropped what it could not write.
+    /// Makes everything stored so far durable by the medium's own means: `msync` where drains are not enough. Once that
+    /// has failed the pool is not trusted any more: a later success means nothing, as the system may have dropped pages
+    /// that it could not write.
     pub fn sync(&self) -> Result<()> {
         self.sync_in(&mut self.inner.session.lock())
     }

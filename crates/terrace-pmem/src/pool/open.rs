@@ -1,8 +1,7 @@
 //! Opening and closing a pool.
 //!
-//! Opening reads the superblock, the state slots, the extent table and the slabs' heads and bitmaps; never the
-//! objects. It makes the new session durable before anything else can change, so that a crash at any later
-//! moment is known for one.
+//! Opening reads the superblock, the state slots, the extent table and the slabs' heads and bitmaps; never the objects.
+//! It makes the new session durable before anything else can change, so that a crash at any later moment is recognised.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,13 +22,13 @@ use crate::media::{Gate, Granularity, Media};
 use crate::stats::Recorder;
 use crate::word::{self, Tag};
 
-/// What a pool is put together from.
+/// The parts of a pool.
 pub(super) struct Parts {
     pub superblock: Superblock,
     pub size: u64,
     pub opened: Opened,
     pub session: Session,
-    /// What a clean close left; 0 for none.
+    /// The digest of a clean close; 0 for none.
     pub digest: u64,
     pub unreclaimed: bool,
 }
@@ -37,9 +36,9 @@ pub(super) struct Parts {
 impl Pool {
     /// Opens the pool at `path`, a file or a device, and locks it.
     ///
-    /// Errors: [`Error::Locked`]; [`Error::InvalidFormat`] for what is no pool, or one of another version;
-    /// [`Error::NotClosed`] to read one only that was not closed in order; [`Error::Corruption`]. A pool that a power cut has torn opens with [`Opened::Torn`], or as corruption
-    /// if not even its header is whole.
+    /// Errors: [`Error::Locked`]; [`Error::InvalidFormat`] if it is not a pool, or one of another version;
+    /// [`Error::NotClosed`] if it is to be opened read-only and was not closed in order; [`Error::Corruption`]. A pool
+    /// that a power cut has torn opens with [`Opened::Torn`], or as corruption if not even its header is whole.
     pub fn open(path: &Path, options: &PoolOptions) -> Result<Pool> {
         // Mapping makes files; opening must not.
         std::fs::metadata(path).map_err(|e| Error::io(path, "open", e))?;
@@ -49,10 +48,11 @@ impl Pool {
     /// Opens the pool on a medium. `name` stands for it in messages.
     pub fn open_on(media: Arc<dyn Media>, name: &Path, options: &PoolOptions) -> Result<Pool> {
         let raw = Raw::new(&*media, name)?;
-        // Whoever is not allowed to be here must not mend it either.
+        // A caller that may not open the pool must not mend it either.
         let superblock = format::read_superblock(&raw, name)?;
         let previous = Previous::read(&raw, name)?;
-        // Whose it is comes first: another's pool may be made for any medium. Whoever only looks at it wants to know what it is.
+        // The identity is compared first: another database's pool may be made for any medium. A pool that is opened for
+        // reading only may be on other media.
         if let Some(known) = options.known.as_ref().filter(|_| !options.salvage) {
             compare(&superblock, &previous, known, name)?;
         }
@@ -62,7 +62,7 @@ impl Pool {
         let place = state::place(options, &*media);
         let opened = previous.verdict(place);
         if opened == Opened::SameBoot && !media.power_safe() && !options.read_only && !options.salvage {
-            // Nothing says so as surely as the system itself that it could not write back what had been stored.
+            // The system itself has reported that it could not write stores back, which is certain.
             media.sync_range(SUPERBLOCK_AT[0], 64)?;
         }
         let mut session = Session::after(&previous, opened, place, media.power_safe());
@@ -79,8 +79,8 @@ impl Pool {
         let digest = if options.salvage { 0 } else { previous.digest() };
         let parts = Parts { superblock, size, opened, session, digest, unreclaimed: previous.unreclaimed() };
         if opened == Opened::SameBoot && media.power_safe() && media.granularity() == Granularity::CacheLine {
-            // The dead process may have stored what it did not flush. This session sees it and will build on
-            // it, so it must not be taken back by a later power cut.
+            // The dead process may have made stores that it did not flush. This session sees them and builds on them,
+            // so a later power cut must not take them back.
             media.sync()?;
         }
         let pool = Pool::assemble(media.clone(), name, options, parts)?;
@@ -89,7 +89,7 @@ impl Pool {
             if !options.read_only {
                 format::mend_superblock(&raw, &superblock)?;
                 if opened != Opened::Torn {
-                    previous.settle(&raw)?;
+                    previous.make_durable(&raw)?;
                 }
             }
             session.write(&raw)?;
@@ -144,9 +144,9 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Closes the pool in order: everything stored is durable, and the next opening is [`Opened::Clean`]. The
-    /// caller has stopped changing it. Closing again does nothing; neither does closing a torn pool. A pool that could not
-    /// be written back once is not closed in order any more.
+    /// Closes the pool in order: everything stored is durable, and the next opening is [`Opened::Clean`]. The caller
+    /// has stopped changing it. Closing again does nothing, nor does closing a torn pool. A pool that once could not be
+    /// written back is never closed in order.
     pub fn close(&self) -> Result<()> {
         let mut session = self.inner.session.lock();
         if session.is_closed() {
@@ -156,7 +156,7 @@ impl Pool {
         if session.is_distrusted() {
             return self.sync_in(&mut session);
         }
-        // What readers store is digested, too.
+        // Stores by readers are digested, too.
         *self.inner.still.write() = true;
         let digests = self.write_digests(self.inner.opened != Opened::Clean);
         self.sync_in(&mut session)?;
@@ -166,33 +166,33 @@ impl Pool {
         Ok(())
     }
 
-    /// Whether the pool was closed. What is freed after that stays as it is: nothing is stored any more, and whoever closed
-    /// it has [said](Self::leave_unreclaimed) that something would be left.
+    /// Whether the pool was closed. Objects that are freed after that stay active in the pool, since it is not stored
+    /// to any more; the closing thread has [noted](Self::leave_unreclaimed) that something would be left.
     pub fn is_over(&self) -> bool {
         self.inner.over.load(Ordering::Acquire)
     }
 
-    /// Whether it was opened to be read only: then nobody stores to it, not even locks. The next session will have
-    /// this one's generation.
+    /// Whether it was opened read-only: then it is not stored to, not even for locks. The next session will have this
+    /// one's generation.
     pub fn is_read_only(&self) -> bool {
         self.inner.session.lock().is_read_only()
     }
 
-    /// Whether something active when the pool was opened may belong to nobody: see [`Pool::reclaim`].
+    /// Whether objects that were active when the pool was opened may have no owner: see [`Pool::reclaim`].
     pub fn needs_reclaim(&self) -> bool {
         self.inner.unreclaimed.load(Ordering::Acquire)
     }
 
-    /// Says that something active will belong to nobody when this session is over. The close remembers it for the
-    /// next session's [`reclaim`](Pool::reclaim).
+    /// Notes that some active object will have no owner when this session is over. The close remembers it for the next
+    /// session's [`reclaim`](Pool::reclaim).
     pub fn leave_unreclaimed(&self) {
         self.inner.unreclaimed.store(true, Ordering::Release);
     }
 
-    /// Whether the header on the medium still is what was opened.
+    /// Whether the header on the medium is still the one that was opened.
     pub(crate) fn check_header(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
-        // Whoever opens a pool to write makes a damaged copy anew from the other; whoever only reads leaves that to him.
+        // Opening a pool to write restores a damaged copy from the other one; opening it to read leaves it damaged.
         let copies = if self.is_read_only() { &SUPERBLOCK_AT[..0] } else { &SUPERBLOCK_AT[..] };
         for &at in copies {
             if self.copy_out::<128>(at) != *self.inner.superblock.as_bytes() {

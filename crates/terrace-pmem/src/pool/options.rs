@@ -1,8 +1,8 @@
-//! What a pool is opened with.
+//! The options of a pool.
 
 use crate::media::{Granularity, Profile};
 
-/// What media to take a path for.
+/// The kind of media of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MediaRequest {
     /// Find out.
@@ -23,7 +23,7 @@ pub struct PoolOptions {
     pub max_size: u64,
     /// Unit of allocation, a power of two from 4 KiB to 64 MiB. Fixed at creation.
     pub extent_bytes: u64,
-    /// What media to take the path for.
+    /// The kind of media of the path.
     pub media: MediaRequest,
     /// Whether to touch the pages in the background ahead of their use, where that helps.
     pub prefault: bool,
@@ -36,24 +36,23 @@ pub struct PoolOptions {
     /// Whether everything that is stored stays in this process: the file stays as it is, and nobody needs permission to
     /// write it. Others may open it so at the same time. Not for devices, and not for a pool that is to be made.
     pub private: bool,
-    /// Whether to open a pool that is damaged, to read what is sound of it: what the allocator makes no sense of holds
-    /// nothing, and no session begins, so that the pool must neither be changed nor closed.
+    /// Whether to open a damaged pool to read its sound parts. Parts that the allocator cannot read count as empty. No
+    /// session begins, so the pool must neither be changed nor closed.
     pub salvage: bool,
-    /// Stands in for the system's boot id (`/proc/sys/kernel/random/boot_id`), and for what tells the mounted file from
-    /// others.
+    /// Replaces the system's boot id (`/proc/sys/kernel/random/boot_id`) and the identity of the mounted file.
     pub boot_id: Option<String>,
-    /// What the owner of the pool knows of it from elsewhere. Another pool, or an older one, is then
+    /// The owner's knowledge about the pool. Another pool, or an older one, is then
     /// [`Corruption`](terrace_base::Error::Corruption), and is left as it is.
     pub known: Option<Known>,
 }
 
-/// What the owner of a pool has noted of it elsewhere.
+/// An owner's notes about its pool, kept elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Known {
     /// The pool's identity.
     pub uuid: [u8; 16],
-    /// The latest generation that was noted. Each that changed the contents and was closed in order was, before it was
-    /// closed.
+    /// The latest generation that was noted. Every generation that changes the contents and is closed in order is noted
+    /// before it is closed.
     pub generation: u64,
     /// Whether that session was closed in order.
     pub closed: bool,

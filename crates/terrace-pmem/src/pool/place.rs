@@ -1,7 +1,7 @@
-//! What lies where a pool is wanted: whether one is there, and its removal.
+//! The place of a pool: whether it is taken, and its removal.
 //!
-//! A file is there or not. A device always is, and cannot be read but by mapping it: whether it holds anything
-//! is told by the pages of its superblocks.
+//! A file is there or not. A device always is, and can be read only by mapping it: the pages of its superblocks tell
+//! whether it holds anything.
 
 use std::fs;
 use std::io::{ErrorKind, Read};
@@ -19,14 +19,14 @@ use crate::media::Media;
 /// Bytes of a superblock that are looked at.
 const SUPERBLOCK_BYTES: u64 = 64;
 
-/// What is copied at a time: a page.
+/// The unit of copying: a page.
 const COPY_BYTES: usize = 4096;
 
 impl Pool {
     /// Whether there is something at `path`, a pool or not, where [`create`](Self::create) would make none: a
     /// file, or a device that is not blank.
     ///
-    /// Errors: [`Error::Locked`] for a device in use; [`Error::InvalidArgument`] for what is neither.
+    /// Errors: [`Error::Locked`] for a device in use; [`Error::InvalidArgument`] for anything else.
     pub fn exists(path: &Path) -> Result<bool> {
         match fs::metadata(path) {
             Ok(meta) if meta.file_type().is_char_device() => {
@@ -44,7 +44,7 @@ impl Pool {
         }
     }
 
-    /// Removes the pool at `path`, whatever state it is in: a file goes, a device stays and becomes blank.
+    /// Removes the pool at `path`, in any state: a file is removed, a device becomes blank.
     ///
     /// Errors: [`Error::Locked`] for a device in use.
     pub fn remove(path: &Path) -> Result<()> {
@@ -54,7 +54,7 @@ impl Pool {
         fs::remove_file(path).map_err(|e| Error::io(path, "remove", e))
     }
 
-    /// Removes what a creation of a pool at `path` has left that was cut short, if there is something.
+    /// Removes the leftovers of a creation of a pool at `path` that was cut short, if there are any.
     ///
     /// Errors: [`Error::InvalidArgument`] if something else has the name under which pools are made.
     pub fn remove_unfinished(path: &Path) -> Result<()> {
@@ -74,8 +74,8 @@ impl Pool {
         Self::copy_on(&*map(path, path, 0, &looking())?, path, to)
     }
 
-    /// Copies everything on a medium that nobody changes meanwhile; what is zero stays a hole. `name` stands for
-    /// the medium in messages.
+    /// Copies everything on a medium that nobody changes meanwhile; zero pages stay holes. `name` stands for the medium
+    /// in messages.
     pub fn copy_on(media: &dyn Media, name: &Path, to: &fs::File) -> Result<()> {
         let raw = Raw::new(media, name)?;
         let failed = |e| Error::io(name, "copy", e);
@@ -108,7 +108,7 @@ pub(super) fn is_device(path: &Path) -> Result<bool> {
 /// Refuses to make a file where devices have their names: a name there means a device. /dev/shm is for files.
 pub(super) fn refuse_among_devices(path: &Path) -> Result<()> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    // Making the file tells what is not there.
+    // Making the file reports missing directories.
     let Ok(parent) = parent.canonicalize() else { return Ok(()) };
     if parent.starts_with("/dev") && !parent.starts_with("/dev/shm") {
         let path = path.display();
@@ -129,7 +129,7 @@ pub(super) fn file_is_pool(path: &Path) -> Result<bool> {
         || SUPERBLOCK_AT.iter().any(|&at| head.get(at as usize..at as usize + 8) == Some(&MAGIC)))
 }
 
-/// Removes what a creation of a pool at `path` has left that was cut short.
+/// Removes the leftovers of a creation of a pool at `path` that was cut short.
 pub(super) fn remove_unfinished(path: &Path) -> Result<()> {
     let temporary = temporary_name(path);
     match fs::symlink_metadata(&temporary) {
@@ -137,7 +137,7 @@ pub(super) fn remove_unfinished(path: &Path) -> Result<()> {
         Ok(meta) if meta.is_file() && is_unfinished(&temporary)? => {}
         Ok(_) => {
             return Err(Error::invalid(format!(
-                "{} lies where the pool {} is made, and is not what the making of a pool has left: move it away",
+                "{} has the temporary name of the pool {} and is not a leftover of its creation: move it away",
                 temporary.display(),
                 path.display()
             )));
@@ -147,8 +147,8 @@ pub(super) fn remove_unfinished(path: &Path) -> Result<()> {
     fs::remove_file(&temporary).map_err(|e| Error::io(&temporary, "remove", e))
 }
 
-/// Whether a file is the rest of a creation: the superblocks, which are written last, are not there yet, or it is a pool of which
-/// nobody has set a root.
+/// Whether a file is the leftover of a creation: the superblocks, which are written last, are missing, or it is a pool
+/// without any root.
 ///
 /// Errors: [`Error::Locked`] if somebody has it open.
 fn is_unfinished(path: &Path) -> Result<bool> {
@@ -177,7 +177,7 @@ pub(super) fn medium_is_pool(media: &dyn Media, name: &Path) -> Result<bool> {
     Ok(SUPERBLOCK_AT.iter().any(|&at| raw.read::<8>(at) == MAGIC) || format::is_blank(&raw))
 }
 
-/// To look at a device is not to use it.
+/// Looking at a device does not count as using it.
 fn looking() -> PoolOptions {
     PoolOptions { prefault: false, ..PoolOptions::default() }
 }

@@ -4,17 +4,18 @@
 //! are all found. A lookup that finds nothing looks at every entry: a name that is not there must not be one
 //! that cannot be read.
 
+use std::mem::offset_of;
 use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
 
 use super::Pool;
 use crate::alloc::Problem;
-use crate::layout::{ROOT_COUNT, ROOT_NAME_BYTES, ROOTS_AT};
+use crate::layout::{ROOT_COUNT, ROOT_NAME_BYTES, ROOTS_AT, RootEntry};
 use crate::offset::POff;
 use crate::word;
 
-const ENTRY_BYTES: u64 = 32;
+const ENTRY_BYTES: u64 = size_of::<RootEntry>() as u64;
 
 type Name = [u8; ROOT_NAME_BYTES];
 
@@ -107,7 +108,7 @@ fn entries() -> impl Iterator<Item = u64> {
 }
 
 fn word_at(entry: u64) -> POff<u64> {
-    POff::new(entry + ROOT_NAME_BYTES as u64)
+    POff::new(entry + offset_of!(RootEntry, word) as u64)
 }
 
 fn padded(name: &str) -> Result<Name> {

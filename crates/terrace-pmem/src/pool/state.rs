@@ -1,9 +1,10 @@
-//! The part of the header that changes from session to session: generation, clean flag, what tells the machine's boot
-//! and the mounted file from others, and digests.
+//! The part of the header that changes from session to session: generation, clean flag, identities of the machine's
+//! boot and of the mounted file, and digests.
 //!
 //! Two slots; the sound one with the higher sequence counts. A write goes to the other one, and not before the one that
-//! counts is durable, so that at any moment one sound slot is there. A slot that is neither sound nor zero is what a crash
-//! during a write leaves, or damage: then nothing is believed to have been closed in order, whatever the other slot says.
+//! counts is durable, so that at any moment one sound slot is there. A slot that is neither sound nor zero was left by
+//! a crash during a write, or is damaged: then the pool does not count as closed in order, regardless of the other
+//! slot.
 
 use std::path::Path;
 
@@ -16,11 +17,10 @@ use super::{Known, Opened, PoolOptions};
 use crate::layout::{STATE_AT, STATE_CLEAN, STATE_DISTRUSTED, STATE_POWER_SAFE, STATE_UNRECLAIMED, State};
 use crate::media::Media;
 
-/// No pool has been opened so often: what counts so far is damaged.
+/// No pool is opened so often: a larger count is damage.
 const MOST_SESSIONS: u64 = 1 << 62;
 
-/// Where a session runs: in which boot of the machine, and on which file, on which device, mounted when. 0 for what
-/// cannot be told.
+/// The place of a session: the machine's boot, and the file with its device and mount. 0 for unknown parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub boot: u64,
@@ -28,7 +28,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Whether what the system kept in memory of a file in the other place is what it has in this one.
+    /// Whether pages that the system kept in memory in the other place are still there in this one.
     fn is(&self, other: Place) -> bool {
         let unknown = self.instance == 0 || other.instance == 0;
         self.boot != 0 && self.boot == other.boot && (unknown || self.instance == other.instance)
@@ -41,14 +41,14 @@ pub(super) struct Session {
     state: State,
     /// The slot that holds `state`.
     slot: usize,
-    /// Whether the slots may be written: not in a torn pool, whose verdict must outlive this session, and not where
-    /// the session is there only to read.
+    /// Whether the slots may be written: not in a torn pool, whose verdict must outlive this session, and not in a
+    /// read-only session.
     writable: bool,
-    /// Whether there is nothing to write at its end either.
+    /// Whether the close writes nothing either.
     read_only: bool,
 }
 
-/// What the slots say before this session has written.
+/// The slots' contents before this session has written.
 pub(super) struct Previous {
     state: State,
     slot: usize,
@@ -73,9 +73,9 @@ impl Previous {
         }
     }
 
-    /// Makes the slot that counts durable. A process that was killed has perhaps only stored it, and while the other slot is
-    /// being written nothing else says what the pool is.
-    pub(super) fn settle(&self, raw: &Raw<'_>) -> Result<()> {
+    /// Makes the slot that counts durable. A killed process may have stored it without making it durable, and while the
+    /// other slot is being written it is the only valid one.
+    pub(super) fn make_durable(&self, raw: &Raw<'_>) -> Result<()> {
         raw.write(STATE_AT[self.slot], self.state.as_bytes());
         raw.make_durable(STATE_AT[self.slot], 64)
     }
@@ -99,7 +99,7 @@ impl Previous {
         if self.state.has(STATE_CLEAN) && !self.damaged { self.state.digest } else { 0 }
     }
 
-    /// Whether this is the pool that its owner knows; else what is wrong with it.
+    /// Whether this is the pool that its owner knows; else the difference.
     pub(super) fn compare(&self, known: &Known) -> std::result::Result<(), String> {
         let State { generation, contents, .. } = self.state;
         // A damaged slot may be the newer one.
@@ -120,7 +120,7 @@ impl Previous {
         Ok(())
     }
 
-    /// Whether something active may belong to nobody.
+    /// Whether active objects may have no owner.
     pub(super) fn unreclaimed(&self) -> bool {
         self.damaged || !self.state.has(STATE_CLEAN) || self.state.has(STATE_UNRECLAIMED)
     }
@@ -181,7 +181,7 @@ impl Session {
         !self.writable
     }
 
-    /// Marks the session closed in order, with the digest of what is there and whether that has changed.
+    /// Marks the session closed in order, with the digest of the contents and whether they have changed.
     pub(super) fn close(
         &mut self,
         unreclaimed: bool,
@@ -204,13 +204,13 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the system could not write back what this session stored.
+    /// Whether the system could not write back this session's stores.
     pub(super) fn is_distrusted(&self) -> bool {
         self.state.has(STATE_DISTRUSTED)
     }
 
-    /// Notes that the system could not write back what was stored: nothing in the pool is to be trusted, in this boot
-    /// either. As durably as it goes: what has failed may fail again.
+    /// Notes that the system could not write stores back: the pool is not to be trusted any more, not even in this
+    /// boot. The note is as durable as possible: writing back may fail again.
     pub(super) fn distrust(&mut self, raw: &Raw<'_>) {
         if self.read_only || self.is_distrusted() {
             return;

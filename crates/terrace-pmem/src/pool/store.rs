@@ -27,8 +27,8 @@ impl Pool {
     pub fn write(&self, offset: u64, data: &[u8]) {
         let at = self.at(offset, data.len() as u64);
         self.inner.digests.changed(offset, data.len() as u64);
-        // SAFETY: `at` checked the range; what is being written is not shared (the pool's contract), so in
-        // particular `data` does not lie in it.
+        // SAFETY: `at` checked the range; bytes being written are not shared (the pool's contract), so in particular
+        // `data` does not lie among them.
         unsafe { at.copy_from_nonoverlapping(data.as_ptr(), data.len()) }
     }
 
@@ -41,7 +41,7 @@ impl Pool {
         unsafe { at.write_bytes(0, len as usize) }
     }
 
-    /// Whether the medium lets `bytes` more be given out.
+    /// Whether the medium permits giving out `bytes` more.
     #[inline]
     pub(crate) fn admits(&self, bytes: u64) -> bool {
         self.inner.gate != Gate::Dispatch || self.inner.media.admits(bytes)
@@ -93,7 +93,7 @@ impl Pool {
         self.inner.digests.changed(offset, data.len() as u64);
         self.inner.stats.flushed(offset, data.len() as u64);
         match self.inner.gate {
-            // SAFETY: `at` checked the range; what is being written is not shared (the pool's contract).
+            // SAFETY: `at` checked the range; bytes being written are not shared (the pool's contract).
             Gate::Cpu(op) => unsafe { cpu::copy_stream(op, at, data.as_ptr(), data.len()) },
             Gate::Dispatch => self.inner.media.copy_flush(offset, data),
             // SAFETY: as above.
@@ -110,8 +110,8 @@ impl Pool {
         self.drain();
     }
 
-    /// Stores a word so that whoever sees it sees all that was stored before, and makes it durable. What it makes
-    /// reachable must have been drained already: the word may reach the media at any moment from now on.
+    /// Stores a word so that a thread that sees it also sees all earlier stores, and makes it durable. Objects that it
+    /// makes reachable must have been drained already: the word may reach the media at any moment from now on.
     #[inline]
     pub fn publish(&self, at: POff<u64>, value: u64) {
         self.atomic(at).store(value, Ordering::Release);
@@ -152,7 +152,7 @@ impl Pool {
         word.store(value, Ordering::Release);
     }
 
-    /// Starts writing back all of a range, whoever stored to it; counted as nothing.
+    /// Starts writing back all of a range, including stores of other threads; not counted.
     pub(super) fn flush_uncounted(&self, offset: u64, len: u64) {
         match self.inner.gate {
             // SAFETY: `at` checks the range.
@@ -160,18 +160,6 @@ impl Pool {
             Gate::Dispatch => self.inner.media.flush(offset, len),
             Gate::Fence | Gate::Nothing => {}
         }
-    }
-
-    /// [`publish`](Self::publish) if the word is still `old`; else the word it is, with nothing flushed.
-    ///
-    /// Other threads can see the new word before it is durable, as with `publish`.
-    #[inline]
-    pub fn compare_publish(&self, at: POff<u64>, old: u64, new: u64) -> std::result::Result<(), u64> {
-        self.atomic(at).compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire)?;
-        self.flush(at.get(), 8);
-        self.inner.stats.published();
-        self.drain();
-        Ok(())
     }
 
     /// The word at `at`.
@@ -204,6 +192,7 @@ impl Pool {
     /// The object at an offset; out of range or misaligned is corruption, since the offset came from the pool.
     #[inline]
     pub fn get<T: PmSafe>(&self, at: POff<T>) -> Result<&T> {
+        const { T::LAYOUT };
         let offset = at.get();
         let ptr = self.at_checked(offset, size_of::<T>() as u64)?;
         if !offset.is_multiple_of(align_of::<T>() as u64) {
@@ -223,8 +212,7 @@ impl Pool {
         }
     }
 
-    /// As [`charge_read`](Self::charge_read) for ranges that were asked for together, none waiting for what
-    /// another holds.
+    /// As [`charge_read`](Self::charge_read) for ranges that were requested together, none depending on another.
     pub fn charge_reads(&self, ranges: impl Iterator<Item = (u64, u64)>) {
         let (mut reads, mut blocks) = (0, 0);
         for (offset, len) in ranges.filter(|(_, len)| *len > 0) {
@@ -256,7 +244,7 @@ impl Pool {
         }
     }
 
-    /// As [`charge_read`](Self::charge_read) for `len` bytes that follow directly on what was read before.
+    /// As [`charge_read`](Self::charge_read) for `len` bytes that follow directly on the last ones read.
     #[inline]
     pub fn charge_rest(&self, offset: u64, len: u64) {
         self.inner.stats.read(offset, len);
@@ -265,8 +253,8 @@ impl Pool {
         }
     }
 
-    /// Starts loading a range into the processor's caches, so that its lines come at once instead of one after
-    /// the other. Neither charged nor counted: whoever then reads it is.
+    /// Starts loading a range into the processor's caches, so that its lines come at once instead of one after the
+    /// other. Neither charged nor counted: the later read is.
     #[inline]
     pub fn prefetch(&self, offset: u64, len: u64) {
         #[cfg(target_arch = "x86_64")]

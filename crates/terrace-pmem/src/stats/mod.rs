@@ -1,4 +1,4 @@
-//! What a pool has stored, flushed and read.
+//! Counters of a pool's stores, flushes and reads.
 //!
 //! Counters are sharded by thread number: the only writer of an exclusive shard is its thread, so counting is
 //! a load, an add and a store, about a nanosecond; the one shard that further threads share is added to
@@ -40,7 +40,7 @@ pub struct PmStats {
 const COUNTERS: usize = 8;
 
 impl PmStats {
-    /// What was added since `earlier`.
+    /// The counts since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &PmStats) -> PmStats {
         let (now, then) = (self.to_array(), earlier.to_array());
@@ -89,7 +89,7 @@ impl PmStats {
     }
 }
 
-/// Media blocks that a range touches. Offsets may be what a damaged pool says.
+/// Media blocks that a range touches. Offsets may come from a damaged pool.
 #[inline]
 pub(crate) fn blocks_of(offset: u64, len: u64) -> u64 {
     offset.saturating_add(len).div_ceil(XPLINE_BYTES) - offset / XPLINE_BYTES
@@ -134,12 +134,6 @@ impl Recorder {
         self.add([(0, 1), (1, 1), (2, 1), (3, 1), (4, 8), (5, written)]);
     }
 
-    /// A word was published.
-    #[inline]
-    pub(crate) fn published(&self) {
-        self.add([(3, 1)]);
-    }
-
     /// A pointer was followed.
     #[inline]
     pub(crate) fn read(&self, offset: u64, len: u64) {
@@ -182,10 +176,10 @@ mod tests {
         r.flushed(60, 8);
         r.read(255, 2);
         r.drained();
-        r.published();
+        r.published_word(0);
         let s = r.snapshot();
-        assert_eq!((s.flushes, s.lines, s.bytes_flushed, s.xpline_writes), (1, 2, 8, 1));
-        assert_eq!((s.drains, s.publishes, s.bytes_read_charged, s.xpline_reads), (1, 1, 2, 2));
+        assert_eq!((s.flushes, s.lines, s.bytes_flushed, s.xpline_writes), (2, 3, 16, 1));
+        assert_eq!((s.drains, s.publishes, s.bytes_read_charged, s.xpline_reads), (2, 1, 2, 2));
         r.drained();
         assert_eq!(r.snapshot().since(&s), PmStats { drains: 1, ..PmStats::default() });
     }

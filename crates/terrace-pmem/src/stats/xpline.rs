@@ -1,10 +1,10 @@
 //! A model of the write-combining buffer inside Optane-class media: 16 KiB, that is 64 blocks of 256 bytes.
 //!
-//! Flushed lines gather in the buffer; the medium writes a whole block when it leaves. So a flush into a block
-//! that is still there costs no media write, and one into any other block costs one. Blocks are placed by
-//! their number into sixteen sets of four, the least recently used of a set leaves. The tags are relaxed
-//! atomics: threads that meet in one set may miscount by one, which is well inside the model's error. Ranges over 4 KiB count their inner blocks without
-//! looking.
+//! Flushed lines gather in the buffer; the medium writes a whole block when it leaves. So a flush into a block that is
+//! still there costs no media write, and one into any other block costs one. Blocks are placed by their number into
+//! sixteen sets of four, the least recently used of a set leaves. The tags are relaxed atomics: threads that meet in
+//! one set may miscount by one, which is well inside the model's error. Ranges over 4 KiB count their inner blocks
+//! without looking.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -109,8 +109,8 @@ fn clear(pool: &Pool, slots: Vec<Slot>) -> Vec<Slot> {
     slots.into_values().collect()
 }
 
-/// Of slots in no order nine of ten are given back: what they had is there for others once the rest has moved together, for
-/// every pair of sizes.
+/// Of slots in no order nine of ten are given back: what they had is there for others once the rest has moved together,
+/// for every pair of sizes.
 #[test]
 fn what_is_left_of_many_moves_together() {
     let sizes = [24u64, 100, 448, 1000, 5000, 8192];

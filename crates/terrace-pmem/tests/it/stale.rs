@@ -1,5 +1,5 @@
-//! Pieces of a closed pool that are older copies of themselves or copies of other pieces, older copies of all of it, and
-//! media that fail to write back.
+//! Pieces of a closed pool that are older copies of themselves or copies of other pieces, older copies of all of it,
+//! and media that fail to write back.
 
 use std::path::Path;
 use std::sync::Arc;

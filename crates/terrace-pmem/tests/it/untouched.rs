@@ -8,8 +8,8 @@ use terrace_pmem::{Granularity, Media, MemMedia, Pool, PoolOptions};
 use crate::stale::{answers, bytes_of, life, medium, small};
 use crate::support::{name, other_boot};
 
-/// A pool that is opened to be read, or looked at, is not changed by it: every byte stays, even of a superblock of which
-/// one copy is damaged.
+/// A pool that is opened to be read, or looked at, is not changed by it: every byte stays, even of a superblock of
+/// which one copy is damaged.
 #[test]
 fn who_only_reads_stores_nothing() {
     let images = life(6);
@@ -45,8 +45,8 @@ fn who_only_reads_stores_nothing() {
     }
 }
 
-/// What was made on persistent memory is not written to on an ordinary file, nor the other way round: each kind of media
-/// is written in another way. To read it does no harm.
+/// What was made on persistent memory is not written to on an ordinary file, nor the other way round: each kind of
+/// media is written in another way. To read it does no harm.
 #[test]
 fn a_pool_that_was_moved_to_other_media_is_not_written_to() {
     let kinds = [Granularity::Byte, Granularity::CacheLine, Granularity::Page];

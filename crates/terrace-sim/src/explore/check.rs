@@ -13,11 +13,11 @@ use crate::event::EventKind;
 use crate::seed::mix;
 use crate::world::{Snapshot, World};
 
-/// Of this many images, one has its recovery interrupted too.
+/// One in so many images also has its recovery interrupted.
 const NESTED_ONE_IN: u64 = 3;
 
-/// The events with which a recovery begins. Half of the interruptions are among them: what a scenario does behind the recovery
-/// proper, to prove that all is well, has many more.
+/// The number of first events of a recovery. Half of the interruptions are among them: the scenario's checks after the
+/// recovery proper have many more events.
 const NESTED_EARLY: u64 = 16;
 
 /// The images an interrupted recovery is left in.
@@ -30,7 +30,7 @@ pub(super) type Picks = BTreeMap<u64, Vec<u32>>;
 #[derive(Debug, Clone)]
 pub(super) struct Found {
     pub(super) steps: Vec<Step>,
-    /// What happened at each step.
+    /// A description of each step.
     pub(super) story: Vec<String>,
     pub(super) message: String,
 }
@@ -59,12 +59,12 @@ pub(super) struct Checker<S: Scenario> {
     pub(super) tally: Mutex<Tally>,
 }
 
-/// Where in the tree of crashes an image is.
+/// The place of an image in the tree of crashes.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Place {
     steps: Vec<Step>,
     story: Vec<String>,
-    /// The steps yet to be gone, when a given route is followed.
+    /// The remaining steps of a given route.
     rest: Vec<Step>,
 }
 

@@ -5,8 +5,7 @@
 //! nothing survives, or all, or one medium's share), a kill, and drawn images. Some recoveries are interrupted
 //! in their turn. The first failure ends the run, is shrunk to fewer operations, and names its route.
 //!
-//! Invariant: which images are taken, and what they hold, follows from the seed, the operations and the
-//! budget alone.
+//! Invariant: the choice of images and their contents follow from the seed, the operations and the budget alone.
 
 mod check;
 mod quiet;
@@ -50,13 +49,13 @@ pub struct Explorer {
     shrink_runs: u32,
 }
 
-/// Moments of a run with a fault at which images are taken, at least.
+/// The least number of moments of a run with a fault at which images are taken.
 const FAULT_MOMENTS: u64 = 3;
 
-/// Tells the sample of faults that are met without images from the other.
+/// Separates the seed of the sample of faults without images from that of the others.
 const PLAIN_RUNS: u64 = 0x504c_4149;
 
-/// The outcome of one run of a scenario: what was checked, and the first image that failed.
+/// The outcome of one run of a scenario: its figures, and the first image that failed.
 struct Verdict {
     tally: Tally,
     found: Option<Found>,
@@ -79,7 +78,7 @@ impl Explorer {
         }
     }
 
-    /// What the worlds are made of.
+    /// Sets the properties of the worlds.
     pub fn world(mut self, options: WorldOptions) -> Explorer {
         self.world = options;
         self
@@ -154,7 +153,7 @@ impl Explorer {
     /// Checks the one image that `route` leads to, or the scenario itself.
     ///
     /// # Errors
-    /// What is wrong with it, or that the scenario never came there.
+    /// A failure of the image, or that the scenario never reached it.
     pub fn replay<S: Scenario>(
         &self,
         scenario: S,
@@ -164,10 +163,10 @@ impl Explorer {
         self.replay_on(&Arc::new(scenario), &ops, route)
     }
 
-    /// Runs the scenario once for each operation that can fail (or a sample, if the budget does not
-    /// reach), with that operation failing. What is left is verified, after a kill and after power cuts:
-    /// right after the failure, at some moment later, and at the end. More operations fail, as many as there
-    /// are images at most, in runs of which no image is taken. The scenario must take errors in its stride.
+    /// Runs the scenario once for each operation that can fail (or a sample, if the budget does not reach), with that
+    /// operation failing. The state is verified, after a kill and after power cuts: right after the failure, at some
+    /// later moment, and at the end. Further operations fail in runs without images, at most as many as there are
+    /// images. The scenario must cope with errors.
     ///
     /// # Errors
     /// The first failure, not shrunk.
@@ -184,10 +183,10 @@ impl Explorer {
         let least = self.image_numbers(0).len() as u64;
         let runs = (self.images / (least * FAULT_MOMENTS)).max(1);
         let faults = sample(self.seed, dry.fallible_operations(), runs);
-        // Where every operation has failed, the rest of the budget goes to more moments after each.
+        // If every operation has failed once, the rest of the budget goes to more moments after each.
         let moments = (self.images / (least * faults.len().max(1) as u64)).max(FAULT_MOMENTS);
         let mut summary = Summary::new(dry.events());
-        // A run without images costs as little as one image, and what goes wrong without a crash shows in it.
+        // A run without images is as cheap as one image, and shows failures that need no crash.
         let plain = sample(mix(self.seed, PLAIN_RUNS), dry.fallible_operations(), self.images);
         for fault in plain.into_iter().filter(|fault| faults.binary_search(fault).is_err()) {
             self.counted(&scenario, &ops, fault)?;
@@ -330,7 +329,7 @@ impl Explorer {
         events.map(|event| (event, images.clone())).collect()
     }
 
-    /// Which images to take of a run with `events` events.
+    /// The images to take of a run with `events` events.
     fn plan(&self, events: u64) -> Picks {
         let least = self.image_numbers(0).len() as u64;
         let tried = sample(self.seed, events, (self.images / least).max(1));

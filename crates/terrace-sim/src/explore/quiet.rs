@@ -1,4 +1,4 @@
-//! Catching panics without their noise: what is being checked may well panic, thousands of times.
+//! Catches panics without printing them: checked code may panic thousands of times.
 
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook, take_hook};
@@ -11,7 +11,7 @@ thread_local! {
     static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`; a panic becomes an error that says what and where.
+/// Runs `work`; a panic becomes an error with its message and place.
 pub(super) fn catch<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
     install();
     DEPTH.set(DEPTH.get() + 1);
@@ -22,7 +22,7 @@ pub(super) fn catch<T>(work: impl FnOnce() -> Result<T, String>) -> Result<T, St
     })
 }
 
-/// Has the panics of threads within a [`catch`] kept instead of printed; all others go on as before.
+/// Keeps the panics of threads within a [`catch`] instead of printing them; all others are printed as before.
 fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

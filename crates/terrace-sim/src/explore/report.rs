@@ -1,11 +1,11 @@
-//! What an exploration says: a summary, or a failure and how to see it again.
+//! The report of an exploration: a summary, or a failure and how to reproduce it.
 
 use std::fmt;
 
 use super::check::{Found, Tally};
 use super::route::Route;
 
-/// What was explored.
+/// The figures of an exploration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Summary {
     /// Events of the scenario.
@@ -33,14 +33,14 @@ impl Summary {
     }
 }
 
-/// A crash image that is not as it must be.
+/// A crash image that failed.
 #[derive(Debug, Clone)]
 pub struct Failure<Op> {
-    /// How to come to it. Without steps the scenario itself failed.
+    /// The route to it. Without steps the scenario itself failed.
     pub route: Route,
-    /// What happened on the way, a line for each step.
+    /// The steps on the way, a line each.
     pub story: Vec<String>,
-    /// What is wrong.
+    /// The failure's message.
     pub message: String,
     /// The operations that were run.
     pub ops: Vec<Op>,
@@ -55,9 +55,9 @@ pub struct Shrunk<Op> {
     pub ops: Vec<Op>,
     /// The way to the failure with them.
     pub route: Route,
-    /// What happened on the way.
+    /// The steps on the way.
     pub story: Vec<String>,
-    /// What is wrong.
+    /// The failure's message.
     pub message: String,
 }
 

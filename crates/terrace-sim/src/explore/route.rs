@@ -42,7 +42,7 @@ impl Step {
         })
     }
 
-    /// What happens at this step, in words, before an event of `kind`.
+    /// A description of this step, before an event of `kind`.
     pub(super) fn describe(self, kind: &EventKind) -> String {
         let what = match self.image {
             0 => "a power cut that kept nothing pending",

@@ -1,4 +1,4 @@
-//! What an explorer is given: something to run, and how to tell whether a crash left it whole.
+//! Scenarios: a program to run, and a check of the state after a crash.
 
 use std::fmt::Debug;
 use std::marker::PhantomData;
@@ -9,21 +9,21 @@ use parking_lot::RwLock;
 use crate::World;
 use crate::model::{Change, KvModel};
 
-/// A program over a world's media, and the judge of what crashes make of it.
+/// A program over a world's media, and the check of its state after crashes.
 ///
 /// Both functions must be deterministic: everything they draw comes from the operations or from
 /// [`World::seed`].
 pub trait Scenario: Send + Sync + 'static {
     /// One operation; failing lists of them are shrunk.
     type Op: Clone + Debug + Send + Sync + 'static;
-    /// What is known of the state that must survive.
+    /// The model of the state that must survive.
     type Model: Send + Sync + 'static;
 
     /// The model before the first operation.
     fn model(&self) -> Self::Model;
 
-    /// Makes the program and carries out `ops`, telling `recorder` of each before it starts and after it
-    /// is acknowledged. An error is a failure of the scenario itself.
+    /// Makes the program and carries out `ops`, notifying `recorder` of each before it starts and after it is
+    /// acknowledged. An error is a failure of the scenario itself.
     fn run(
         &self,
         world: &World,
@@ -31,8 +31,7 @@ pub trait Scenario: Send + Sync + 'static {
         ops: &[Self::Op],
     ) -> Result<(), String>;
 
-    /// Recovers the program in `world`, which crashed while the model stood at `model`, and says what is
-    /// wrong with it.
+    /// Recovers the program in `world`, which crashed when the model was `model`; the error says what is wrong.
     fn verify(&self, world: &World, model: &Self::Model) -> Result<(), String>;
 }
 

@@ -1,9 +1,9 @@
 //! Making a failure small: the same exploration over fewer and fewer operations.
 //!
-//! Delta debugging: leave out halves, then quarters, then single operations, and keep whatever still fails.
-//! Any crash failure counts, since with fewer operations all events have other numbers; a scenario
-//! that fails without a crash does not. Lists that do not fail cost a whole exploration, so that its budget is
-//! kept small here; image numbers, and so routes, do not depend on it.
+//! Delta debugging: leave out halves, then quarters, then single operations, and keep a list that still fails. Any
+//! crash failure counts, since with fewer operations all events have other numbers; a scenario that fails without a
+//! crash does not. Lists that do not fail cost a whole exploration, so that its budget is kept small here; image
+//! numbers, and so routes, do not depend on it.
 
 use std::sync::Arc;
 
@@ -57,7 +57,7 @@ impl<S: Scenario> Search<'_, S> {
                     at += chunk;
                 }
             }
-            // Single operations are tried until none can go any more.
+            // Single operations are tried until none can be left out.
             chunk = if chunk == 1 { usize::from(ops.len() < before) } else { chunk / 2 };
         }
     }

@@ -63,8 +63,8 @@ impl Buffer {
 
     /// Gives the memory back while the address stays good: the bytes read as zeros from then on.
     pub(super) fn empty(&self) {
-        // SAFETY: the block is whole pages of private memory that nobody else owns, and lives on. Its bytes may change at any
-        // time for whoever looks at them, as those of every medium may. Where the kernel refuses, the pages stay.
+        // SAFETY: the block is whole pages of private memory that nobody else owns, and lives on. Its bytes may change
+        // at any time for readers, as those of every medium may. If the kernel refuses, the pages stay.
         let _ = unsafe { madvise(self.base().cast(), self.capacity, Advice::LinuxDontNeed) };
     }
 

@@ -8,7 +8,7 @@ use super::image::{Image, Page};
 use super::journal::{Journal, Line, Seen};
 use super::{Durable, LINE, PAGE_BYTES, SimPm};
 
-/// A medium at one moment: what is durable, and what each page or line that is not might hold.
+/// A medium at one moment: its durable contents, and the possible contents of each page or line that is not durable.
 #[derive(Debug, Clone)]
 pub struct PmSnapshot {
     pub(super) granularity: Granularity,
@@ -32,7 +32,7 @@ pub(super) struct DirtyLine {
 }
 
 impl SimPm {
-    /// Captures this moment. Nothing about the medium changes.
+    /// Captures this moment. The medium does not change.
     pub fn capture(&self) -> PmSnapshot {
         let durable = self.durable.lock().clone();
         let mut snapshot = PmSnapshot {
@@ -53,7 +53,7 @@ impl SimPm {
 }
 
 impl PmSnapshot {
-    /// Whether a power cut would have anything to decide.
+    /// Whether anything is not durable.
     pub fn is_dirty(&self) -> bool {
         !self.dirty_pages.is_empty() || !self.dirty_lines.is_empty()
     }
@@ -68,8 +68,8 @@ impl PmSnapshot {
         self.len == 0
     }
 
-    /// The medium as the death of the process leaves it: every store is there, and what was not drained
-    /// is still not durable.
+    /// The medium as the death of the process leaves it: every store is there, and undrained stores are still not
+    /// durable.
     pub fn kill(&self) -> SimPm {
         let durable = Durable { image: self.durable.clone(), journal: self.journal.orphaned() };
         SimPm::over(&self.current(), durable, self.capacity, self.granularity)

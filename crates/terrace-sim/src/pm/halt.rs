@@ -1,12 +1,12 @@
 //! Threads stopped half-way: a medium that stops one thread at a chosen step while others go on.
 //!
 //! The steps of a thread are its flushes, drains, ordered stores and charged reads: around every publish, and between
-//! following one link and the next. One of them, the *slow* thread, is stopped before one of its steps until others
-//! have done what they had to, or until they get no further, because they wait for something that the slow thread has.
-//! Trying every step in turn has each publish met half-made.
+//! following one link and the next. One of them, the *slow* thread, is stopped before one of its steps until the others
+//! have finished, or until they make no progress because they wait for something that the slow thread has. Trying every
+//! step in turn lets others meet each publish half-made.
 //!
-//! Others get no further if they have made no step for a while. A busy machine may let the slow thread go on too early;
-//! then fewer orders are met, and none is met that could not be.
+//! Others count as blocked if they have made no step for a while. On a busy machine the slow thread may go on too
+//! early; then fewer orders are tried, but no impossible one.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::SimPm;
 const MOMENT: Duration = Duration::from_micros(300);
 const PATIENCE: u32 = 3;
 
-/// No step is to stop at.
+/// No step to stop at.
 const NEVER: u64 = u64::MAX;
 
 thread_local!(static IS_SLOW: Cell<bool> = const { Cell::new(false) });
@@ -60,7 +60,7 @@ enum Phase {
 pub struct Stopped<'h>(&'h Halting);
 
 impl Stopped<'_> {
-    /// Has the thread stay where it is until the others are done; false if it has gone on.
+    /// Keeps the thread stopped until the others are done; false if it has gone on.
     pub fn hold(&self) -> bool {
         let mut phase = self.0.phase.lock();
         if *phase == Phase::Passing {
@@ -83,7 +83,7 @@ impl Halting {
     }
 
     /// Runs `slow` in a thread of its own, which stops before its `nth` step, counting from 0, and there `beside` in
-    /// this one. What `slow` and `beside` came to; the second is none if `slow` has fewer steps.
+    /// this one. Returns the results of `slow` and `beside`; the second is `None` if `slow` has fewer steps.
     pub fn run<S: Send, B>(
         &self,
         nth: u64,

@@ -1,4 +1,4 @@
-//! A durable image: what the media holds, as shared 4 KiB pages.
+//! A durable image: the media's contents, as shared 4 KiB pages.
 //!
 //! Images are copied at every captured event and every crash; sharing unchanged pages makes that a walk
 //! over pointers. A page is copied only when it is written while someone else still holds it.

@@ -1,5 +1,5 @@
-//! What happened to lines since they were last drained: the flushes and the orderings, with the content
-//! each line had at that moment.
+//! The history of lines since they were last drained: the flushes and the orderings, with the content each line had at
+//! that moment.
 //!
 //! The journal is a plain list in program order, because flushing is the hot call and draining empties it;
 //! the states of a single line are put together only when power is about to be cut.
@@ -13,7 +13,7 @@ use super::image::Image;
 /// The content of one line.
 pub(super) type Line = [u8; LINE];
 
-/// Something that was done to a line.
+/// An operation on a line.
 #[derive(Debug, Clone)]
 struct Entry {
     line: u64,
@@ -51,8 +51,8 @@ impl Journal {
         self.entries.push(Entry { line, content, mark: Mark::Ordered });
     }
 
-    /// Makes what thread `by` flushed durable in `image`, and forgets everything that came before it on
-    /// the same lines.
+    /// Makes the flushes of thread `by` durable in `image`, and forgets everything that came before them on the same
+    /// lines.
     pub(super) fn drain(&mut self, by: ThreadId, image: &mut Image) {
         let mut last = HashMap::new();
         for (at, entry) in self.entries.iter().enumerate() {

@@ -1,13 +1,13 @@
 //! `SimPm`: a simulated persistent-memory medium that can lose power.
 //!
-//! Programs store straight into one buffer, as they do on a mapped pool; a second image holds what the
-//! media hold. The difference between the two, and the journal of what was flushed and ordered since the
-//! last drain, is what a power cut decides over. No store is instrumented.
+//! Programs store straight into one buffer, as they do on a mapped pool; a second image has the durable contents. A
+//! power cut decides over the difference between the two and over the journal of flushes and orderings since the last
+//! drain. No store is instrumented.
 //!
 //! Invariants:
 //! 1. The durable image changes only in `drain`, `sync` and `grow`, each of which is an event: the hook has
 //!    run, with no lock held, before anything changes.
-//! 2. What one thread flushed is made durable by that thread's drain alone.
+//! 2. Only a thread's own drain makes its flushes durable.
 //! 3. On `Page` media flushing and draining make nothing durable; only `sync` does.
 //!
 //! Thread safety: everything may be called from any thread. Capturing reads the whole buffer and is for
@@ -43,14 +43,14 @@ const PAGE_BYTES: usize = 4096;
 /// [`LINE_BYTES`] as a length in memory.
 const LINE: usize = LINE_BYTES as usize;
 
-/// What a simulated medium is like.
+/// The properties of a simulated medium.
 #[derive(Debug, Clone, Copy)]
 pub struct PmOptions {
     /// Bytes at first, durable from the start; rounded up to whole pages.
     pub bytes: u64,
     /// Bytes it may grow to; rounded up to whole pages. Address space only, until it is used.
     pub capacity: u64,
-    /// What must be flushed for a store to be durable.
+    /// How a store is flushed to be durable.
     pub granularity: Granularity,
 }
 
@@ -63,16 +63,16 @@ impl Default for PmOptions {
 /// An operation of the medium that is about to take effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PmOp {
-    /// What this thread flushed is about to be durable.
+    /// The flushes of this thread are about to be durable.
     Drain,
-    /// Everything is about to be durable.
+    /// All stores are about to be durable.
     Sync,
     /// The medium is about to grow.
     Grow {
         /// To this many bytes.
         to: u64,
     },
-    /// The pool is about to give bytes out. Nothing durable changes.
+    /// The pool is about to give bytes out. Durable state does not change.
     Reserve,
 }
 
@@ -94,7 +94,7 @@ pub struct SimPm {
     at_marks: Mutex<Option<MarkHook>>,
 }
 
-/// What the media hold, and what is on its way there.
+/// The durable contents, and stores on their way there.
 #[derive(Debug, Clone)]
 struct Durable {
     image: Image,
@@ -112,7 +112,7 @@ impl SimPm {
         SimPm::over(&image, durable, capacity, options.granularity)
     }
 
-    /// A medium whose stores stand at `current` and whose media stand at `durable`.
+    /// A medium with the stores `current` and the durable contents `durable`.
     fn over(current: &Image, durable: Durable, capacity: u64, granularity: Granularity) -> SimPm {
         let buffer = Buffer::take(capacity as usize);
         for (i, page) in current.pages().iter().enumerate() {
@@ -131,12 +131,12 @@ impl SimPm {
         }
     }
 
-    /// Has `hook` called before every operation. Only the first call counts.
+    /// Calls `hook` before every operation. Only the first call of this counts.
     pub fn set_hook(&self, hook: PmHook) {
         let _ = self.hook.set(hook);
     }
 
-    /// Has `hook` called at every mark, or none any more. It may do what writers do, but not mark.
+    /// Calls `hook` at every mark; `None` ends that. The hook may write, but not mark.
     pub fn at_marks(&self, hook: Option<MarkHook>) {
         *self.at_marks.lock() = hook;
     }
@@ -146,8 +146,8 @@ impl SimPm {
         self.limit.store(bytes, Ordering::Relaxed);
     }
 
-    /// Gives back the memory it takes: a medium of zeroes of the same length, all of them durable. For one that nobody looks at
-    /// any more but that something forgotten holds.
+    /// Gives back the memory it takes: a medium of zeroes of the same length, all of them durable. For one that is no
+    /// longer used, but that a leaked object still holds.
     pub(crate) fn empty(&self) {
         let mut durable = self.durable.lock();
         *durable = Durable { image: Image::zeroed(self.len()), journal: Journal::default() };
@@ -217,7 +217,7 @@ impl SimPm {
         }
     }
 
-    /// Why growing to `to` bytes must fail, if it must.
+    /// The error with which growing to `to` bytes must fail, if it must.
     fn refuse_growth(&self, to: u64) -> Result<()> {
         if to > self.limit.load(Ordering::Relaxed).min(self.capacity()) {
             return Err(Error::NoSpace { path: Self::path() });

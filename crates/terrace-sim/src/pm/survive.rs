@@ -1,4 +1,4 @@
-//! What a power cut leaves of a medium.
+//! The state of a medium after a power cut.
 //!
 //! By the contract (`terrace_pmem::media`), any subset of the undrained stores may have reached the media,
 //! in aligned 8-byte units; only an ordering of a line constrains the subset, and only within that line. So
@@ -18,18 +18,18 @@ use super::image::{Image, Page};
 use super::journal::{Journal, Line};
 use super::{Durable, SimPm};
 
-/// What becomes of everything that was not yet durable.
+/// The fate of all stores that were not yet durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Survival {
-    /// Nothing of it survives.
+    /// No store survives.
     Nothing,
-    /// All of it survives, as it stood.
+    /// All stores survive.
     Everything,
-    /// All that was pending in persistent memory survives, and nothing of the disk's.
+    /// All pending stores to persistent memory survive, and no pending change of the disk.
     OnlyPm,
-    /// All that was pending on the disk survives, and nothing of persistent memory's.
+    /// All pending changes of the disk survive, and no pending store to persistent memory.
     OnlyDisk,
-    /// An arbitrary part of it survives, fixed by the seed.
+    /// An arbitrary part of them survives, fixed by the seed.
     Seeded(u64),
     /// The persistent memory is lost altogether and reads as zeroes; of the disk, nothing unsynced
     /// survives. Only `Page` media can end so at a power cut; elsewhere it stands for a replaced device.
@@ -76,7 +76,7 @@ impl Mood {
     }
 }
 
-/// What becomes of one line or page.
+/// The fate of one line or page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Old,
@@ -85,7 +85,7 @@ enum Fate {
 }
 
 impl PmSnapshot {
-    /// The medium as a power cut leaves it: what survives is durable.
+    /// The medium after a power cut: surviving stores are durable.
     pub fn power_cut(&self, survival: Survival) -> SimPm {
         let image = match survival {
             Survival::Nothing | Survival::OnlyDisk => self.durable.clone(),

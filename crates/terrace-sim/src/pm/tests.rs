@@ -1,4 +1,4 @@
-//! What survives, by what was flushed, ordered and drained.
+//! The stores that survive, depending on flushes, orderings and drains.
 
 use std::collections::HashSet;
 

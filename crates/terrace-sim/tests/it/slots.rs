@@ -1,5 +1,5 @@
-//! A small store of items in slots, which words in persistent memory lead to: crashed at every event of both media, with
-//! every operation failing, and refused for a while.
+//! A small store of items in slots, which words in persistent memory lead to: crashed at every event of both media,
+//! with every operation failing, and refused for a while.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -228,8 +228,8 @@ fn operations_that_fail_leave_every_item() {
     }
 }
 
-/// Whatever is refused for a while, and for however long: what was acknowledged stays, what was not can be asked for again, and
-/// no space is lost.
+/// Whatever is refused for a while, and for however long: what was acknowledged stays, what was not can be asked for
+/// again, and no space is lost.
 #[test]
 fn what_is_refused_for_a_while_heals() {
     let mut refused = 0;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use lz4_flex::block::{CompressTable, compress_into_with_table, get_maximum_output_size};
 
-/// Shorter payloads are not tried: what they could save goes into padding.
+/// Shorter payloads are not tried: padding would use up the saved bytes.
 const MIN_BYTES: usize = 64;
 
 /// Compresses one payload after the other, keeping its memory from one to the next.

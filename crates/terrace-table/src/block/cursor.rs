@@ -101,8 +101,8 @@ impl BlockCursor {
         self.load(block, block.restart(restart)?)
     }
 
-    /// Lets `act` see the block, if there is one with entries. Lending it out of `self` spares the
-    /// reference count of a clone at each step.
+    /// Calls `act` with the block, if there is one with entries. Lending it out of `self` spares the reference count of
+    /// a clone at each step.
     fn lend(
         &mut self,
         act: impl FnOnce(&mut Self, &Block) -> Result<(), Malformed>,

@@ -26,14 +26,14 @@ pub(crate) struct Block {
     held_bytes: usize,
 }
 
-/// A block, and whose it is.
+/// A block, and its owner.
 #[derive(Debug)]
 pub(crate) enum Held {
-    /// The cache's.
+    /// Shared with the cache.
     Cached(Arc<Block>),
-    /// Nobody else's.
+    /// Not shared.
     Own(Block),
-    /// A share of a mapping, of which it has to be asked whether it is sound.
+    /// A share of a mapping; the mapping is asked whether it is sound.
     Mapped(Block),
 }
 
@@ -74,13 +74,13 @@ pub(crate) struct Found {
     pub value: Range<usize>,
 }
 
-/// What a block knows of a key.
+/// The answer of a block about a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Lookup {
     Found(Found),
     /// Not in this block, and nothing of it can be in a later one.
     Absent,
-    /// Everything in this block sorts before; a later block may hold it.
+    /// All entries of this block sort before it; a later block may hold it.
     PastEnd {
         /// Whether the block's last entry is a (too new) version of the key.
         same_key: bool,
@@ -128,7 +128,7 @@ pub(crate) struct View<'a> {
 }
 
 impl Block {
-    /// The block whose payload is `data`. `held_bytes` is what keeping it costs.
+    /// The block whose payload is `data`. `held_bytes` is the memory that it takes.
     pub fn new(data: Bytes, offset: u64, held_bytes: usize) -> Result<Block, Malformed> {
         let (limit, restarts) = View::new(&data).map(|view| (view.limit, view.restarts))?;
         Ok(Block { data, offset, limit, restarts, held_bytes })
@@ -140,7 +140,7 @@ impl Block {
         View { data: &self.data, limit: self.limit, restarts: self.restarts }
     }
 
-    /// What keeping the block in memory costs.
+    /// Bytes of memory that the block takes.
     pub fn held_bytes(&self) -> usize {
         self.held_bytes + BLOCK_OVERHEAD_BYTES
     }
@@ -226,7 +226,7 @@ impl<'a> View<'a> {
         self.try_entry(at).ok_or_else(|| self.malformed(at))
     }
 
-    /// What is wrong with the entry at `at`.
+    /// The error about the entry at `at`.
     #[cold]
     fn malformed(&self, mut at: usize) -> Malformed {
         let data = self.data.get(..self.limit).unwrap_or_default();

@@ -141,8 +141,8 @@ impl BlockWriter {
     }
 }
 
-/// Turns what `out` holds from `start` (room for a header, then a payload) into a block at file
-/// offset `offset`, padded; returns its length without padding.
+/// Turns the bytes of `out` from `start` on (room for a header, then a payload) into a block at file offset `offset`,
+/// padded; returns its length without padding.
 pub(crate) fn seal(
     out: &mut Vec<u8>,
     start: usize,

@@ -1,7 +1,7 @@
 //! Writing tables for a flush or a compaction, one after the other as each fills up.
 //!
 //! 1. A file is dropped with its writer: it is removed unless somebody keeps it.
-//! 2. All versions of a key go into the same table.
+//! 2. All versions of a key that one input gives go into the same table: the caller cuts where `may_cut` says so.
 
 use std::sync::Arc;
 
@@ -106,10 +106,6 @@ impl<'a> TableWriter<'a> {
     /// Adds a version; keys ascend, and the sequence numbers of a key descend. Begins a table if there is
     /// none.
     pub fn add(&mut self, key: &[u8], seq: u64, kind: Kind, value: &[u8]) -> Result<()> {
-        debug_assert!(
-            self.current.is_some() || self.last_key.is_empty() || self.last_key != key,
-            "all versions of a key go into the same table"
-        );
         let open = match self.current.take() {
             Some(open) => open,
             None => self.begin()?,

@@ -1,4 +1,4 @@
-//! What a reader should know beside the figures: the machine, whole processes, settings, how it was measured.
+//! The background of the figures: the machine, whole processes, settings, and how it was measured.
 
 use std::fmt::Write as _;
 
@@ -40,7 +40,7 @@ fn has_pm(results: &Results) -> bool {
     results.entrants.iter().any(|name| Contender::entrant_of(name).is_ok_and(Entrant::is_on_pm))
 }
 
-/// What is of a whole process: memory, processor, bytes of the kernel's and the device's count, errors.
+/// Figures about whole processes: memory, processor time, bytes by the kernel's and the device's count, errors.
 pub fn whole_sessions(results: &Results) -> String {
     let head = [
         "store",
@@ -100,7 +100,7 @@ pub fn whole_sessions(results: &Results) -> String {
     section("Whole processes", &html)
 }
 
-/// What each store was opened with.
+/// The settings that each store was opened with.
 pub fn settings(results: &Results) -> String {
     let mut html =
         "<p class=\"soft\">As each store had them in the first script; equal where a store lets them be.</p>"
@@ -124,10 +124,10 @@ pub fn method(results: &Results) -> String {
     let m = &results.machine;
     let mut notes = vec![
         "Each store runs alone in a fresh process with a database of its own; rounds go through all stores before any is measured again. Figures are medians, whiskers and “spread” go from the least to the greatest.".to_string(),
-        "Nothing waits for the medium at each write, except in the script “sync”: a write survives a crash of the process, not a power cut. redb loses its last transactions even when the process alone dies (see Settings).".to_string(),
+        "Writes do not wait for the medium, except in the script “sync”: a write survives a crash of the process, not a power cut. redb loses its last transactions even when the process alone dies (see Settings).".to_string(),
         "WA counts the pages that the process dirtied on block devices and did not throw away (the kernel’s count); data still in memory at the end of a benchmark is not in it. Device counters include whatever else the machine wrote.".to_string(),
         "With bounded memory, process and page cache together stay below the bound. Caches are dropped between its benchmarks. LMDB has no cache but the page cache, so that only a bound limits it.".to_string(),
-        "Of every key it is known whether it had been written when it was read. A benchmark in which a read did not find what was there, or a range ended too early, has no figures: it is listed under “Not everything worked”.".to_string(),
+        "The benchmark knows of every key whether it had been written when it was read. A benchmark in which a read did not find what was there, or a range ended too early, has no figures: it is listed under “Not everything worked”.".to_string(),
         "“stalled” is time spent inside operations of more than 10 ms, by the benchmark’s clock, for every store alike.".to_string(),
         format!("Load averages: {} before, {} after: other work on the machine makes figures worse and spreads wider.", m.load_before, m.load_after),
         format!("The comparison took {:.0} minutes.", results.seconds / 60.0),
@@ -141,7 +141,7 @@ pub fn method(results: &Results) -> String {
     section("How it was measured", &(html + "</ul>"))
 }
 
-/// What is to know of persistent memory.
+/// Notes about persistent memory.
 const ON_PM: [&str; 2] = [
     "Persistent memory is emulated on tmpfs with the latency and bandwidth of the profile named above; it is no real medium, and not counted where memory is bounded. rocksdb-pm is RocksDB with its log directory there, written through the file system as it would be.",
     "Engines on persistent memory are power-safe at each write all the same; LMDB, RocksDB, LevelDB and fjall are not.",

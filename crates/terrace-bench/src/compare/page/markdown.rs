@@ -14,7 +14,7 @@ pub fn tables(results: &Results, views: &[View]) -> String {
     machine(results) + &views.collect::<String>()
 }
 
-/// Throughput of every step, then tails, what reads found, amplification, memory and reopening.
+/// Throughput of every step, then tails, records found by reads, amplification, memory and reopening.
 fn of_view(results: &Results) -> String {
     let mut text = fastest(results);
     let base = results.baseline();
@@ -70,7 +70,7 @@ fn fastest(results: &Results) -> String {
             let best = |ours| results.fastest(&script.name, &step, ours);
             let (Some(ours), Some(theirs)) = (best(true), best(false)) else { continue };
             let ratio = ours.0 / theirs.0;
-            // Where the peer wins stands out.
+            // Steps that the peer wins are marked.
             let ratio = if ratio < 1.0 { format!("**{}**", times(ratio)) } else { times(ratio) };
             let cell = |best: (f64, &str)| format!("{} {}", best.1, short(best.0));
             let _ =

@@ -1,9 +1,9 @@
 //! The report: an HTML file for each machine that needs nothing else, the picture of it that a README shows, and the
 //! tables as Markdown.
 //!
-//! Pictures ([`crate::chart`]) are SVG in the page itself. On a phone one of them fills the width. The page has a second
-//! set of their colours for dark mode, which it tells apart by what is written in them. A little script sorts and filters
-//! the table and dims a store whose name in the legend is pressed; without it the page is whole.
+//! Pictures ([`crate::chart`]) are SVG in the page itself. On a phone one of them fills the width. The page has a
+//! second set of their colours for dark mode; it finds the first set by the colours' text. A little script sorts and
+//! filters the table and dims a store whose name in the legend is pressed; without it the page is whole.
 
 mod about;
 mod markdown;
@@ -75,7 +75,7 @@ fn themed(svg: &str) -> String {
     }
 }
 
-/// What is drawn in `colour`, as CSS finds it.
+/// The CSS selector for shapes of the colour `colour`.
 fn drawn(how: &str, colour: RGBColor) -> String {
     format!("svg [{how}=\"{}\"]", hex(colour))
 }
@@ -97,7 +97,7 @@ fn pictures() -> String {
     css
 }
 
-/// Text that HTML does not take for its own.
+/// Text with HTML's special characters escaped.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! The picture that tells most: every step's throughput as a multiple of the baseline's, a dot to a store.
+//! The overview: every step's throughput as a multiple of the baseline's, one dot for each store.
 
 use crate::chart::{Axis, Dot, DotRow, Dots};
 use crate::compare::contender::Contender;
@@ -6,7 +6,7 @@ use crate::compare::entrant::Entrant;
 use crate::compare::results::Results;
 use crate::store::StoreResult;
 
-/// The picture, on no ground: its page has that, and the stores' names.
+/// The picture, without a background and the stores' names: its page has both.
 pub fn picture(results: &Results) -> StoreResult<String> {
     dots(results).picture()
 }
@@ -34,7 +34,7 @@ fn rows(results: &Results) -> Vec<DotRow> {
                 let is_large = Contender::entrant_of(name).is_ok_and(Entrant::is_ours);
                 (ratio > 0.0).then(|| Dot { colour, at: ratio.log2(), is_large })
             };
-            // Our own stand out: larger, and above the others.
+            // Terrace's own dots are larger, and lie above the others.
             let mut dots: Vec<Dot> = results.entrants.iter().enumerate().filter_map(dot).collect();
             dots.sort_by_key(|dot| dot.is_large);
             if dots.len() > 1 {
@@ -46,7 +46,8 @@ fn rows(results: &Results) -> Vec<DotRow> {
     rows
 }
 
-/// The axis goes so many powers of two to either side at most: what lies farther out stands at its end, which says so.
+/// The axis covers at most so many powers of two to either side. A dot farther out stands at the end of the axis, whose
+/// mark says so.
 const FARTHEST: i32 = 4;
 
 /// An axis for `places`, from one half to the double at least.

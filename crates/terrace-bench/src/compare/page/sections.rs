@@ -156,7 +156,7 @@ fn conditions(results: &Results, script: &Script) -> String {
     text
 }
 
-/// A grid with a card for each step that has something to show.
+/// A grid with a card for each step that has data.
 fn cards(steps: &[String], card: impl Fn(&str) -> StoreResult<Option<String>>) -> StoreResult<String> {
     let mut html = String::new();
     for step in steps {
@@ -263,7 +263,7 @@ fn writing(results: &Results, script: &Script, steps: &[String]) -> StoreResult<
                 .any(|e| results.steps_of(&script.name, e, step).any(|s| s.outcome.counts.bytes_written > 0));
             let stats: Vec<Option<Stat>> =
                 results.entrants.iter().map(|e| results.stat(&script.name, e, step, metric)).collect();
-            // Amplification of a few writes among reads is that of what was there before.
+            // A few writes among reads mostly show the amplification of earlier writes.
             let (cpu, first) = (name.starts_with("CPU"), steps.first() == Some(step));
             let told = match step.as_str() {
                 "a" | "overwrite" => writes || cpu,

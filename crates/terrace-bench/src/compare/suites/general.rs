@@ -1,4 +1,4 @@
-//! What all stores do: the suites quick and full.
+//! The scripts of all stores: the suites quick and full.
 
 use crate::compare::script::{MIB, Script};
 

@@ -1,7 +1,7 @@
-//! Skewed updates with less memory than data, which is what LAB-DB is for.
+//! Skewed updates with less memory than data, LAB-DB's purpose.
 //!
-//! Process and page cache together have a quarter of the data. Half a percent of the data, which the value tree may take, is
-//! five write buffers: so they are small, and the same for all. All have their log on persistent memory.
+//! Process and page cache together have a quarter of the data. Half a percent of the data, which the value tree may
+//! take, is five write buffers: so they are small, and the same for all. All have their log on persistent memory.
 
 use crate::compare::script::{MIB, Script};
 

@@ -1,8 +1,8 @@
-//! The evaluation of TLSM (section V of the paper) at the size of a small machine: half a gigabyte to two where the paper
-//! has eight to twelve, write buffers as there.
+//! The evaluation of TLSM (section V of the paper) at the size of a small machine: half a gigabyte to two where the
+//! paper has eight to twelve, write buffers as there.
 //!
-//! The rival is `lsm-nvm`, whose tables and log are files on the same medium, which they pay for. Its levels have the shape of
-//! those of `tlsm`, which is LevelDB's.
+//! The rival is `lsm-nvm`, whose tables and log are files on the same medium, which they pay for. Its levels have the
+//! shape of those of `tlsm`, which is LevelDB's.
 
 use crate::compare::script::{MIB, Script};
 
@@ -12,7 +12,7 @@ const MEMORY: u64 = 16 * MIB;
 const PM_BYTES: u64 = 8192 * MIB;
 /// Sizes of data, in MiB.
 const SIZES: [u64; 3] = [128, 256, 512];
-/// What lists may take in the tiering `lru`: two thirds of the largest database, as in the paper.
+/// The most bytes of lists in the tiering `lru`: two thirds of the largest database, as in the paper.
 const LRU: &str = "tlsm+tiering=lru+list_bytes=357913941";
 /// The same where the database is twice as large.
 const LRU_1G: &str = "tlsm+tiering=lru+list_bytes=715827882";

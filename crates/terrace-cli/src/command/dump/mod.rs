@@ -19,11 +19,10 @@ use crate::failure::{CommandResult, Failure};
 /// directory, or CURRENT in it), a commit log (NUMBER.log), the large items of the engine `split`
 /// (SLOTS) or a pool.
 ///
-/// Of SLOTS it prints stamps and items in the order of the file: the byte at which an item begins,
-/// its sectors, its sequence number, the bytes of its value, whether its checksum holds, and its key.
-/// Items are told by what they say of themselves. Those that were replaced stay until others take
-/// their place or their space is given back; the checksum of one that is written over in part does
-/// not hold.
+/// Of SLOTS it prints stamps and items in the order of the file: the byte at which an item begins, its sectors, its
+/// sequence number, the bytes of its value, whether its checksum holds, and its key. Items are found by their own
+/// heads. Replaced items stay until others take their place or their space is given back; the checksum of one that is
+/// partly overwritten does not hold.
 ///
 /// It reads and never writes; a pool is copied and the copy opened. Files of a database that is in use
 /// may be seen half-written.
@@ -77,7 +76,7 @@ impl Dump {
 fn manifest_of(dir: &Path, out: &mut dyn Write) -> CommandResult {
     let mut text = Vec::new();
     let result = manifest::dump(&RealFs, dir, &mut text);
-    // What could be read comes before what could not.
+    // The readable part is printed before the error.
     out.write_all(&text)?;
     Ok(result?)
 }

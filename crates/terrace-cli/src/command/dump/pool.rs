@@ -1,7 +1,7 @@
 //! A pool.
 //!
-//! Opening a pool changes it: the session is noted in it. So a copy is opened, and the original is
-//! locked for as long as it is copied.
+//! Opening a pool changes it, since the session is noted in it. So a copy is opened. The original is locked while it is
+//! copied.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -20,7 +20,7 @@ pub(super) fn dump(path: &Path, out: &mut dyn Write) -> CommandResult {
     let copy = tempfile::NamedTempFile::new().map_err(|e| Failure::io(&std::env::temp_dir(), "create", e))?;
     let original = super::open(path)?;
     if original.metadata().is_ok_and(|meta| meta.file_type().is_char_device()) {
-        // Locks it itself, and not twice.
+        // This locks the pool itself, so it is not locked here.
         drop(original);
         Pool::copy_device(path, copy.as_file()).map_err(|e| renamed(e, path))?;
     } else {
@@ -33,8 +33,8 @@ pub(super) fn dump(path: &Path, out: &mut dyn Write) -> CommandResult {
     describe(&pool, path, out)
 }
 
-/// Opens a copy as what its original is: on whatever media that was made, and with what a process that was killed in this
-/// boot has left.
+/// Opens a copy as its original: with the original's kind of media, and with the stores of a process that was killed in
+/// this boot.
 fn open_copy(copy: &Path) -> Result<Pool, Error> {
     let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
     let boot_id = boot_id.map(|id| id.trim().to_owned());
@@ -89,7 +89,7 @@ fn describe(pool: &Pool, path: &Path, out: &mut dyn Write) -> CommandResult {
     Ok(())
 }
 
-/// Whole extents of a kind, and slots by their size.
+/// Whole extents of a kind, and its slots by their size.
 fn extents(pool: &Pool, kind: Kind, out: &mut dyn Write) -> CommandResult {
     let extents = pool.extents(kind);
     if !extents.is_empty() {

@@ -21,10 +21,13 @@ pub(super) fn dump(path: &Path, out: &mut dyn Write) -> CommandResult {
         }
         show(found, out)
     });
-    // What could be read comes before what could not.
+    // The readable part is printed before the error.
     match &visited {
         Err(failure) if failure.message.is_empty() => {}
-        _ => writeln!(out, "{items} items, of which {sound} are sound; what leads to them the index knows")?,
+        _ => writeln!(
+            out,
+            "{items} items, of which {sound} are sound; only the index knows which of them are in use"
+        )?,
     }
     visited
 }
@@ -49,11 +52,11 @@ fn show(found: InSlots<'_>, out: &mut dyn Write) -> CommandResult {
     Ok(())
 }
 
-/// What is no file of slots is nothing that another version of Terrace has made.
+/// Another version of Terrace would have made a file of slots, too; this is none.
 fn foreign(error: Error) -> Failure {
     match error {
         Error::InvalidFormat { .. } => Failure::error(error.to_string())
-            .hint("whose items these are say a stamp in the file, or the manifest: dump it where it belongs"),
+            .hint("a stamp in the file, or the manifest, tells which database its items belong to: dump it in its place"),
         other => other.into(),
     }
 }

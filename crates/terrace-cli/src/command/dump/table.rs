@@ -15,7 +15,7 @@ pub(super) fn dump(args: &Dump, number: u64, out: &mut dyn Write) -> CommandResu
     let table = Table::open(&RealFs, &args.file, number, cache, Access::Sequential)?;
     let mut text = Vec::new();
     let described = table.dump(&mut text);
-    // What could be read comes before what could not.
+    // The readable part is printed before the error.
     out.write_all(&text)?;
     described?;
     if !args.entries {
@@ -33,7 +33,7 @@ pub(super) fn dump(args: &Dump, number: u64, out: &mut dyn Write) -> CommandResu
     Ok(())
 }
 
-/// The sequence number, what was done, the key and the value.
+/// The sequence number, the operation, the key and the value.
 fn entry(args: &Dump, cursor: &dyn Cursor, out: &mut dyn Write) -> CommandResult {
     let key = escaped(cursor.key());
     if cursor.kind() == Kind::Delete {

@@ -1,4 +1,5 @@
-//! What `terrace stat --json` prints: numbers are bytes unless they are counts, and each part is there whatever the engine.
+//! The output of `terrace stat --json`: numbers are bytes unless they are counts, and every part is there with every
+//! engine.
 
 use serde_json::{Value, json};
 use terrace::Stats;

@@ -14,8 +14,7 @@ use crate::failure::CommandResult;
 use crate::open::{Intent, OpenArgs};
 use crate::size::human;
 
-/// Shows what lies in DRAM, persistent memory and on the SSD, what it cost, and what a power cut would
-/// leave.
+/// Shows the contents of DRAM, persistent memory and SSD, their cost, and the effect of a power cut.
 ///
 /// Counters are since the database was opened, which is now: amplification is best seen with
 /// `terrace bench` or from a program's own statistics.
@@ -107,7 +106,7 @@ fn pm(stats: &Stats, text: &mut String) {
         ("memtables", human(pm.memtables)),
         ("index", human(pm.index)),
         ("versions for snapshots", human(pm.chains)),
-        // An ordinary file has no XPLines, and they are not counted there.
+        // On an ordinary file XPLines are not counted.
         ("written", if traffic.xpline_writes > 0 { human(traffic.xpline_bytes()) } else { String::new() }),
         ("drains", grouped(traffic.drains)),
         ("write amplification", factor(stats.pm_write_amplification().filter(|&wa| wa > 0.0))),
@@ -138,7 +137,7 @@ fn ssd(stats: &Stats, text: &mut String) {
     floor(text, "SSD", &format!("{} in {} {tables}", human(ssd.table_bytes), grouped(ssd.tables)), &parts);
 }
 
-/// What is mapped and how much of it is in memory, if anything is.
+/// Mapped bytes and how many of them are in memory, if there are any.
 fn mapped(stats: &Stats) -> String {
     let ssd = &stats.ssd;
     match ssd.mapped_tables {
@@ -147,7 +146,7 @@ fn mapped(stats: &Stats) -> String {
     }
 }
 
-/// Newest values in the pool, of an engine that keeps some there.
+/// The newest values in the pool, for an engine that keeps some there.
 fn values(stats: &Stats, text: &mut String) {
     let values = &stats.values;
     if values.bound == 0 && values.keys == 0 {
@@ -167,7 +166,7 @@ fn values(stats: &Stats, text: &mut String) {
     );
 }
 
-/// What is known of outdated values in tables, of an engine that knows such things.
+/// Figures about outdated values in tables, for an engine that has them.
 fn hints(stats: &Stats, text: &mut String) {
     let hints = &stats.hints;
     if hints.bound == 0 && hints.keys == 0 {
@@ -187,7 +186,7 @@ fn hints(stats: &Stats, text: &mut String) {
     );
 }
 
-/// Runs that lie in the pool, of an engine that has such.
+/// Runs in the pool, for an engine that has them.
 fn lists(stats: &Stats, text: &mut String) {
     let lists = &stats.lists;
     if lists.bound == 0 {
@@ -206,7 +205,7 @@ fn lists(stats: &Stats, text: &mut String) {
     floor(text, "LISTS", &total, &parts);
 }
 
-/// Large items in slots, and small ones that went to tables, of an engine that parts them.
+/// Large items in slots and small ones in tables, for an engine that parts them.
 fn slots(stats: &Stats, text: &mut String) {
     let split = &stats.split;
     if !split.is_there {
@@ -232,7 +231,7 @@ fn slots(stats: &Stats, text: &mut String) {
     floor(text, "SLOTS", &total, &parts);
 }
 
-/// Of an engine that has them.
+/// Figures about buckets, for an engine that has them.
 fn buckets(stats: &Stats, text: &mut String) {
     let buckets = &stats.buckets;
     if buckets.buckets == 0 {

@@ -11,7 +11,7 @@ use crate::interrupt;
 use crate::open::{Intent, OpenArgs};
 use crate::text;
 
-/// Prefix of the keys that are written while the axe falls.
+/// Prefix of the keys that the killed process writes.
 pub(super) const VISITS: &str = "visit/";
 /// Records of one write; they are there together or not at all.
 pub(super) const PARTS: u64 = 2;

@@ -1,4 +1,4 @@
-//! A process is killed while it writes; what it acknowledged must be there, and nothing torn.
+//! A process is killed while it writes. Its acknowledged writes must be there, and none may be torn.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -15,12 +15,12 @@ use super::{Guide, rate};
 use crate::failure::{CommandResult, Failure};
 use crate::open::{Intent, OpenArgs};
 
-/// The axe falls after one acknowledged write for so many records of the tour, or after this much time
-/// if they are slow.
+/// The process is killed after one acknowledged write for so many records of the tour, or after this much time if
+/// writes are slow.
 const KILL_AFTER_ONE_IN: u64 = 4;
 const KILL_AFTER: Duration = Duration::from_secs(3);
 
-/// Has another process write, kills it, opens what it left and proves that it is right.
+/// Starts another process that writes, kills it, opens its database and proves that it is right.
 pub(super) fn kill_and_reopen(guide: &mut Guide<'_>, open: &OpenArgs, dir: &Path) -> CommandResult<Db> {
     guide.step("Kill a process while it writes")?;
     let (acknowledged, took) = guide.timed(|| watch_and_kill(guide, open, dir))?;
@@ -37,8 +37,8 @@ pub(super) fn kill_and_reopen(guide: &mut Guide<'_>, open: &OpenArgs, dir: &Path
         grouped(acknowledged)
     ))?;
     guide.tell(match found - acknowledged {
-        0 => "The write it was at when it died is not there at all, as it should be.",
-        _ => "The write it was at when it died had been made, wholly; only its word was cut off.",
+        0 => "The write in progress when it died is not there at all, as it should be.",
+        _ => "The write in progress when it died is there as a whole; only its acknowledgement was cut off.",
     })?;
     Ok(db)
 }
@@ -48,7 +48,7 @@ fn watch_and_kill(guide: &Guide<'_>, open: &OpenArgs, dir: &Path) -> CommandResu
     let mut child = spawn(open, dir)?;
     let Some(stdout) = child.stdout.take() else { return Err(Failure::error("the child has no output")) };
     let result = count(guide, &mut child, stdout);
-    // Whatever happened, it does not outlive the tour.
+    // The child never outlives the tour.
     let _ = child.kill();
     let _ = child.wait();
     let acknowledged = result?;

@@ -1,4 +1,4 @@
-//! `terrace tour`: what Terrace does, shown on a database made for it.
+//! `terrace tour`: a demonstration on a database made for it.
 
 mod child;
 mod crash;
@@ -99,7 +99,7 @@ impl Guide<'_> {
         self.say(format_args!("\n{number}. {title}"))
     }
 
-    /// What there is to say of the step; long text is broken between words.
+    /// Prints a text about the step; long text is broken between words.
     fn tell(&mut self, text: impl Display) -> CommandResult {
         for line in wrapped(&text.to_string(), WIDTH) {
             self.say(format_args!("   {line}"))?;
@@ -116,7 +116,7 @@ impl Guide<'_> {
         if interrupt::requested() { Err(interrupt::stopped("the tour was stopped")) } else { Ok(()) }
     }
 
-    /// What `work` gives, and how long it took.
+    /// The result of `work`, and how long it took.
     fn timed<T>(&self, work: impl FnOnce() -> CommandResult<T>) -> CommandResult<(T, Duration)> {
         let began = self.clock.now();
         let result = work()?;
@@ -134,7 +134,7 @@ impl Guide<'_> {
                 ))
             }
             Place::Temporary(_) => self.say(
-                "Its database is removed. `terrace tour DIR` keeps one; `terrace --help` says what else.",
+                "Its database is removed. `terrace tour DIR` keeps one; `terrace --help` lists the other commands.",
             ),
         }
     }

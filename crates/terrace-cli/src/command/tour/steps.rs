@@ -46,7 +46,7 @@ fn expected(index: u64) -> (String, String) {
     text::record(index, u64::from(index.is_multiple_of(OVERWRITE_EVERY)))
 }
 
-/// What the tour found is not what it wrote.
+/// The error for a record that is not as the tour wrote it.
 pub(super) fn wrong(what: impl Into<String>) -> Failure {
     Failure::new(exit::NOT_FOUND, what).hint("this is a defect of Terrace: please report it with this output")
 }

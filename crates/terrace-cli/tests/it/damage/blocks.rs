@@ -1,5 +1,5 @@
-//! Blocks of a file that are gone, or lie where they were not written: pages of a careless disk, units of persistent memory,
-//! lines of a cache.
+//! Blocks of a file that are gone, or lie where they were not written: pages of a careless disk, units of persistent
+//! memory, lines of a cache.
 
 use std::ops::Range;
 

@@ -96,8 +96,8 @@ impl Image {
         format!("{}, {}", if self.killed { "killed" } else { "closed" }, self.flags.join(" "))
     }
 
-    /// Whether nothing can tell that `damages` were done: a log that was not closed, and of which nothing was synced, may
-    /// always have ended where it is cut. The log of `lsm` or `wip` is all there is of the newest writes.
+    /// Whether nothing can tell that `damages` were done: a log that was not closed, and of which nothing was synced,
+    /// may always have ended where it is cut. The log of `lsm` or `wip` is all there is of the newest writes.
     pub fn may_have_ended_early(&self, damages: &[String]) -> bool {
         self.killed
             && matches!(self.engine, "lsm" | "wip")

@@ -164,8 +164,8 @@ impl Judge<'_> {
         readable
     }
 
-    /// Begins a repair and kills it once the directory has changed so many times under it, unless it has ended by then: the
-    /// exit code with which it did, and what it said.
+    /// Begins a repair and kills it once the directory has changed so many times under it, unless it has ended by then:
+    /// the exit code with which it did, and what it said.
     fn kill_a_repair(&mut self, changes: u64) -> (Option<i32>, String) {
         let mut child = piped(&mut self.image.command("repair", &[]));
         let (mut seen, mut left) = (sizes_in(&self.image.dir), changes);
@@ -254,7 +254,8 @@ impl Judge<'_> {
         match run.code {
             // The exit codes of `timeout`: it had to kill the process, or another signal did.
             137 => self.verdicts.push(Verdict::Hung),
-            // That the manifest is one of another engine, or of a database on other media, is said of what was asked for.
+            // That the manifest is one of another engine, or of a database on other media, is said of what was asked
+            // for.
             2 if name != "repair" && !OF_ANOTHER.iter().any(|said| run.err.contains(said)) => {
                 self.verdicts.push(Verdict::WrongCode)
             }

@@ -1,10 +1,10 @@
-//! Databases in real files, damaged at random and judged through the command itself, with its real locks: what it shows,
-//! checks and repairs.
+//! Databases in real files, damaged at random and judged through the command itself, with its real locks: what it
+//! shows, checks and repairs.
 //!
-//! A case is an engine and a seed: some sessions that write, the last closed or killed with SIGKILL; damages; then `get`,
-//! `export`, `check`, `repair`, which may be killed and begun again, and `check` and `export` again. Every value tells of which key and write it is. What must
-//! never be is in [`Verdict::is_fault`]. `TERRACE_DAMAGES=200` draws so many cases for each engine, from
-//! `TERRACE_DAMAGES_FROM` on; with `--nocapture` the verdicts are counted in a table.
+//! A case is an engine and a seed: some sessions that write, the last closed or killed with SIGKILL; damages; then
+//! `get`, `export`, `check`, `repair`, which may be killed and begun again, and `check` and `export` again. Every value
+//! tells of which key and write it is. What must never be is in [`Verdict::is_fault`]. `TERRACE_DAMAGES=200` draws so
+//! many cases for each engine, from `TERRACE_DAMAGES_FROM` on; with `--nocapture` the verdicts are counted in a table.
 
 mod blocks;
 mod harm;

@@ -1,4 +1,5 @@
-//! What somebody has put beside a database's files, or in their place, and what must be left of it whatever the commands do.
+//! What somebody has put beside a database's files, or in their place, and what must be left of it whatever the
+//! commands do.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
-//! What lies where a repair or a new pool is to lie, and files that are gone or of another kind: nobody's data goes for it.
+//! What lies where a repair or a new pool is to lie, and files that are gone or of another kind: nobody's data goes for
+//! it.
 
 mod records;
 
@@ -155,8 +156,8 @@ fn a_note_of_another_place_costs_no_pool() {
     assert!(!beside.exists() && !folder.exists());
 }
 
-/// A pool behind a link is repaired where it lies; one that leads nowhere, to a medium that is not there perhaps, is none that is
-/// gone.
+/// A pool behind a link is repaired where it lies; one that leads nowhere, to a medium that is not there perhaps, is
+/// none that is gone.
 #[test]
 fn a_pool_behind_a_link_stays_where_it_is() {
     for (i, engine) in ENGINES.into_iter().enumerate() {
@@ -339,8 +340,8 @@ fn ends_soon(dir: &Path, command: &str) {
     assert!(matches!(ended.status.code(), Some(0..=3)), "{command}: {ended:?}");
 }
 
-/// Without its manifest nothing tells an emulated pool from one that lies on the wrong medium: a repair changes nothing, and
-/// says how to name it.
+/// Without its manifest nothing tells an emulated pool from one that lies on the wrong medium: a repair changes
+/// nothing, and says how to name it.
 #[test]
 fn an_emulated_pool_whose_manifest_is_gone_is_asked_for_by_its_name() {
     // Where there are tables, these say whose the pool is, and not what it is.

@@ -9,8 +9,8 @@ use terrace_disk::RealFs;
 use super::{ENGINES, KEYS, count, make, names};
 use crate::support::Bed;
 
-/// The record of a repair is carried out only where its files are: one that somebody has copied, or whose folder `repair`
-/// somebody has removed, would put nothing in the place of what it removes.
+/// The record of a repair is carried out only where its files are: one that somebody has copied, or whose folder
+/// `repair` somebody has removed, would put nothing in the place of what it removes.
 #[test]
 fn a_record_without_its_files_changes_nothing() {
     for engine in ENGINES {
@@ -21,8 +21,8 @@ fn a_record_without_its_files_changes_nothing() {
     }
 }
 
-/// Nor is one of another database, though all its files were copied with it; and whoever looks at what it would do, or opens to
-/// read, is told, too.
+/// Nor is one of another database, though all its files were copied with it; and whoever looks at what it would do, or
+/// opens to read, is told, too.
 #[test]
 fn a_record_of_another_database_changes_nothing() {
     for engine in ENGINES {

@@ -64,7 +64,8 @@ fn free(map: &mut Map, live: &mut BTreeSet<Slot>, slot: Slot) {
     assert_eq!(map.counts().free - before.free, alone);
 }
 
-/// Nothing overlaps or leaks, and what is held is what lives and the rest of the blocks at the ends of each.
+/// Nothing overlaps or leaks, and the held blocks are those of live items, including the rest of the blocks at the ends
+/// of each.
 fn check(map: &Map, live: &BTreeSet<Slot>) {
     assert_eq!(map.check(live), Ok(0));
     let counts = map.counts();
@@ -145,8 +146,9 @@ proptest! {
     }
 }
 
-/// Items of ever larger sizes come where those of half the size were, of which so many stay that none fits between them.
-/// Of a file that nothing can be given back of, as much is taken as no order of blocks can spare; else what lives and the spare.
+/// Items of ever larger sizes follow items of half the size, of which so many stay that none of the larger ones fits
+/// between them. A file that cannot give space back grows as far as no order of blocks could avoid; otherwise it takes
+/// the live items and the spare space.
 #[test]
 fn sizes_that_double_take_no_more_than_they_must() {
     const MOST: u64 = 1 << 14;
@@ -177,7 +179,7 @@ fn sizes_that_double_take_no_more_than_they_must() {
     }
 }
 
-/// Of a file that was cut, slots are told that lay behind its end, although it has grown over them since.
+/// Slots behind the end of a file that was cut are reported, although the file has grown over them since.
 #[test]
 fn what_lay_behind_the_end_of_a_cut_file_is_told() {
     let (mut map, mut live) = (Map::unknown(8, 0), BTreeSet::new());
@@ -193,7 +195,7 @@ fn what_lay_behind_the_end_of_a_cut_file_is_told() {
         let list = kept.iter().chain(&early).copied().chain([slot]).collect();
         assert!(cut.adopt(&list).is_err() && !cut.is_known());
     }
-    // What was given out since may be in the list, or have gone again.
+    // Slots that were given out since may be in the list, or may be gone again.
     let gone = *early.first().unwrap();
     cut.retire(gone).unwrap();
     cut.free(gone).unwrap();

@@ -128,8 +128,8 @@ fn a_full_disk_is_told_where_nothing_can_be_given_back() {
     store.check();
 }
 
-/// A file that was cut, is of long ago or another's: slots that cannot be are told when it is adopted; and what lies elsewhere
-/// than it did is another item, which whoever reads it finds by what it has written into it.
+/// A file that was cut, is of long ago or another's: slots that cannot be are told when it is adopted; and what lies
+/// elsewhere than it did is another item, which whoever reads it finds by what it has written into it.
 #[test]
 fn files_that_are_not_what_they_were() {
     let fs = SimFs::new();

@@ -1,4 +1,4 @@
-//! Write buffers: merges into each base, in place and out of place, and the log's turns, cuts and resets.
+//! Write buffers: merges into each base, in place and out of place, and the log's rotations, cuts and resets.
 
 use terrace_index::{FastFair, HashIndex, PointIndex, SkipIndex};
 use terrace_index_extra::Cceh;
@@ -23,7 +23,7 @@ fn seen<B: Base>(index: &BufferedIndex<B>, _: &World) -> Seen {
     Seen { merged: index.base().len(), log_bytes: index.pm_bytes() - index.base().pm_bytes() }
 }
 
-/// Buffers are merged, the log turns and is cut; at last everything is merged and the log is reset.
+/// Buffers are merged, the log is rotated and cut; at last everything is merged and the log is reset.
 fn merged_turned_cut_and_reset(seen: &[Seen]) -> bool {
     let Some((last, seen)) = seen.split_last() else { return false };
     let log = seen.iter().map(|s| s.log_bytes);

@@ -1,4 +1,4 @@
-//! Entering and removing keys. What a change replaces is handed out, to be retired by the caller.
+//! Entering and removing keys. Replaced nodes are returned, and the caller retires them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,7 +9,7 @@ use super::node::{Node, PREFIX_BYTES, SPARSE_MAX, is_value, of_value, value_of};
 const FULL_MIN: usize = 36;
 
 impl Art {
-    /// Enters `key`; or says the value that it has. What has been replaced goes to `old`.
+    /// Enters `key`, or returns the value that it has. Replaced nodes go to `old`.
     pub fn insert(&self, key: &[u8], value: usize, old: &mut Vec<Node>) -> Result<(), usize> {
         let _alone = self.change.lock();
         let mut slot = &self.root;
@@ -48,7 +48,7 @@ impl Art {
         }
     }
 
-    /// Removes `key`; its value. What has been replaced goes to `old`.
+    /// Removes `key`; returns its value. Replaced nodes go to `old`.
     pub fn remove(&self, key: &[u8], old: &mut Vec<Node>) -> Option<usize> {
         let _alone = self.change.lock();
         let mut path: Vec<(&AtomicUsize, u8)> = Vec::new();
@@ -81,7 +81,7 @@ impl Art {
         }
     }
 
-    /// Enters what is left of a key where a value, or nothing, is.
+    /// Enters the rest of a key in place of a value, or of nothing.
     fn insert_at_value(&self, slot: &AtomicUsize, at: usize, rest: &[u8], value: usize) -> Result<(), usize> {
         let child = match (at, rest.split_first()) {
             (0, _) => self.tail(rest, value),
@@ -131,8 +131,8 @@ impl Art {
         self.replace(slot, node, &entries, old);
     }
 
-    /// Takes out the child that `slot` holds, and every node above it that is left without any; `path` leads to it. A
-    /// long key's path is long: no call within a call for each node of it.
+    /// Takes out the child that `slot` holds, and every node above it that is left without any; `path` leads to it. The
+    /// path of a long key is long, so this does not recurse.
     fn detach<'t>(
         &self,
         mut slot: &'t AtomicUsize,
@@ -159,7 +159,7 @@ impl Art {
         slot.store(0, Ordering::Release);
     }
 
-    /// Does away with a node that has become superfluous; whether its slot is to be taken out of the node above.
+    /// Removes a node that has become superfluous; returns whether its slot is to be taken out of the node above.
     fn tidy(&self, slot: &AtomicUsize, old: &mut Vec<Node>) -> bool {
         let Some(node) = Node::of(slot.load(Ordering::Acquire)) else { return false };
         let here = node.here().load(Ordering::Acquire);
@@ -204,7 +204,7 @@ impl Art {
         self.drop_node(node, old);
     }
 
-    /// The child for a key of which `rest` is left.
+    /// The child for the rest `rest` of a key.
     fn tail(&self, rest: &[u8], value: usize) -> usize {
         if rest.is_empty() {
             return of_value(value);

@@ -6,19 +6,19 @@
 //! child = nothing | a value (odd): the key ends with this byte, and none goes on | a node (even)
 //! ```
 //!
-//! Longer prefixes are chains of nodes; a common prefix of all keys is a few nodes that are always in the caches.
-//! Keys are whole in the tree: a search asks nobody else.
+//! Longer prefixes are chains of nodes; a common prefix of all keys is a few nodes that are always in the caches. The
+//! tree has whole keys: a search needs no other structure.
 //!
-//! Thread safety: searches take no locks, and run under a presence in the limbo to which the owner retires the
-//! nodes that changes hand out. Changes exclude each other by a mutex.
+//! Thread safety: searches take no locks, and run under a presence in the limbo to which the owner retires replaced
+//! nodes. Changes exclude each other by a mutex.
 //!
-//! What always holds:
+//! Invariants:
 //!
-//! 1. A sparse node's bytes and prefix never change, nor does any node's prefix: what needs other ones is a new
-//!    node, and one store of the pointer to it makes it part of the tree. Children and the value are single words.
+//! 1. A sparse node's bytes never change, nor does any node's prefix: a change of these makes a new node, and one store
+//!    of the pointer to it makes it part of the tree. Children and the value are single words.
 //! 2. A node that has been replaced keeps leading to living or retired nodes; it is retired, not freed.
-//! 3. At rest, a search is exact. Beside changes it may miss what comes and goes meanwhile: the tree says where to
-//!    look, and what is found there says whether that was right.
+//! 3. At rest, a search is exact. Beside changes it may miss keys that come and go meanwhile: the tree only suggests a
+//!    node, and the node decides whether that was right.
 
 mod change;
 mod node;

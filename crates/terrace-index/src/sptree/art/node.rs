@@ -10,7 +10,7 @@ pub(super) const PREFIX_BYTES: usize = 12;
 /// Children from which on a node is full.
 pub(super) const SPARSE_MAX: usize = 48;
 
-/// What both sorts begin with.
+/// The head of both sorts.
 #[repr(C)]
 struct Head {
     full: bool,
@@ -38,7 +38,7 @@ const _: () = assert!(HEAD_BYTES == 24 && align_of::<Head>() == 8);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct Node(NonNull<Head>);
 
-// SAFETY: a node is words that any thread may look at; where it is freed says why it may be.
+// SAFETY: a node consists of words that any thread may read; the code that frees one argues why that is sound.
 unsafe impl Send for Node {}
 
 /// Whether a child is a value.
@@ -52,13 +52,13 @@ pub(super) fn of_value(value: usize) -> usize {
     value | 1
 }
 
-/// The value that a child stands for.
+/// The value of a child that is one.
 pub(super) fn value_of(child: usize) -> usize {
     child & !1
 }
 
 impl Node {
-    /// The node that a child is, if it is one.
+    /// The child as a node, if it is one.
     pub fn of(child: usize) -> Option<Node> {
         if is_value(child) { None } else { NonNull::new(child as *mut Head).map(Node) }
     }
@@ -107,10 +107,10 @@ impl Node {
     ///
     /// # Safety
     ///
-    /// Nobody has the node, nor can reach it.
+    /// The node is neither in use nor reachable.
     pub unsafe fn free(self) {
         let layout = self.layout();
-        // SAFETY: it was made with this layout, and is nobody's by the caller's promise.
+        // SAFETY: it was made with this layout, and by the caller's promise it is not in use.
         unsafe { dealloc(self.0.as_ptr().cast(), layout) }
     }
 
@@ -260,7 +260,7 @@ fn layout_of(full: bool, count: usize) -> Layout {
     if full {
         return Layout::new::<Full>();
     }
-    // One word at least behind the head, so that what lies there can be pointed to.
+    // At least one word lies behind the head, so that a pointer to it is valid.
     let words = (count.div_ceil(8) + count).max(1);
     match Layout::from_size_align(HEAD_BYTES + words * 8, 8) {
         Ok(layout) => layout,

@@ -18,7 +18,7 @@ impl Art {
         let mut depth = 0;
         loop {
             let Some(node) = Node::of(at) else {
-                // A value's key is what has been matched so far.
+                // The key of a value consists of the bytes matched so far.
                 if is_value(at) && !(strict && depth == key.len()) {
                     return Some(value_of(at));
                 }
@@ -62,7 +62,7 @@ impl Art {
         greatest(self.root.load(Ordering::Acquire))
     }
 
-    /// [`floor`](Self::floor), noting on the way down where to turn back to.
+    /// [`floor`](Self::floor), noting on the way down the nodes to return to.
     fn floor_from_above(&self, key: &[u8], strict: bool) -> Option<usize> {
         let mut best = 0;
         let mut at = self.root.load(Ordering::Acquire);

@@ -106,7 +106,7 @@ fn searches_beside_changes_find_what_is_always_there() {
             let mut i = 0;
             while !stop.load(Ordering::Relaxed) {
                 i = (i * 31 + 7) % 200;
-                // The key itself is found whatever happens around it.
+                // The key itself is found in spite of changes around it.
                 assert_eq!(art.floor(&fixed(i), false), Some((i as usize + 1) * 2));
             }
         });
@@ -115,7 +115,7 @@ fn searches_beside_changes_find_what_is_always_there() {
     free(&mut old);
 }
 
-/// Nothing is done by a call for each node of a path: of the longest key there are thousands.
+/// No operation recurses for each node of a path: the longest key has thousands of nodes.
 #[test]
 fn the_longest_keys_come_and_go_on_a_small_stack() {
     let work = || {

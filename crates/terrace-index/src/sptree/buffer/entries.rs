@@ -34,7 +34,7 @@ const _: () = assert!(ENTRIES_AT + 2 * MAX_ENTRIES <= WORDS && 8 + 4 * MAX_ENTRI
 /// A boxed key: its own box is what a word can point to.
 struct Boxed {
     key: Box<[u8]>,
-    /// Where its record may lie; 0 if nothing is reserved for it. Taken under the node's lock.
+    /// The slot that is reserved for its record; 0 if there is none. Taken under the node's lock.
     reserved: AtomicU64,
 }
 
@@ -73,9 +73,9 @@ unsafe fn boxed_whole<'t>(key_word: u64) -> &'t Boxed {
 ///
 /// # Safety
 ///
-/// It has left its buffer and nobody looks at it any more.
+/// It has left its buffer and is not read any more.
 pub(in crate::sptree) unsafe fn free_key(key_word: usize) {
-    // SAFETY: `keep_key` has made it, and it is nobody's by the caller's promise.
+    // SAFETY: `keep_key` has made it, and by the caller's promise it is not in use.
     drop(unsafe { Box::from_raw(key_word as *mut Boxed) });
 }
 
@@ -88,22 +88,22 @@ pub(super) fn keep_key(probe: &Probe<'_>, reserved: Option<Slot>) -> (u64, u8) {
     (Box::into_raw(Box::new(Boxed { key: probe.key.into(), reserved })) as u64, BOXED)
 }
 
-/// Takes what is reserved for the record of an entry's key.
+/// Takes the slot that is reserved for the record of an entry's key.
 pub(super) fn take_reserved((key_word, _, kind): Item) -> Option<Slot> {
     if kind != BOXED {
         return None;
     }
     // SAFETY: the caller has the entry's node locked, or is the last one to have the entry.
     let offset = unsafe { boxed_whole(key_word) }.reserved.swap(0, Ordering::Relaxed);
-    // Its length is not what a slot is known by.
+    // A slot is identified without its length.
     (offset != 0).then_some(Slot { offset, bytes: 0, kind: kinds::SPTREE_KEY })
 }
 
-/// Frees the keys of a buffer that is nobody's any more.
+/// Frees the keys of a buffer that is no longer in use.
 pub(in crate::sptree) fn free_keys(node: &Mnode, shape: &Shape) {
     for (key_word, _, kind) in entries(node, shape) {
         if kind == BOXED {
-            // SAFETY: the node is nobody's, so neither are its keys.
+            // SAFETY: the node is not in use, so neither are its keys.
             unsafe { free_key(key_word as usize) };
         }
     }

@@ -1,14 +1,14 @@
-//! Write buffers: what a node holds that its leaf does not have yet. [`entries`] has the words of one.
+//! Write buffers: changes of a node that its leaf does not have yet. [`entries`] has the words of one.
 //!
-//! 1. A key is in a buffer once at most. What the buffer says of it comes before what the leaf says.
+//! 1. A key is in a buffer once at most. The buffer's entry takes precedence over the leaf's.
 //! 2. An entry is in the log, durably, before it is in the buffer; and in the leaf, durably, before it leaves
 //!    the buffer.
-//! 3. A key longer than eight bytes is a box of its own, retired when its entry leaves. With it goes what is reserved for
-//!    its record, if its leaf does not have the key.
+//! 3. A key longer than eight bytes is a box of its own, retired when its entry leaves. The slot that is reserved for
+//!    its record is given back with it, if the leaf does not have the key.
 //! 4. A buffer changes with its node's version, so readers see buffer and leaf of one moment.
-//! 5. Items of the leaf and words in the buffer are together no more than a leaf may have: a flush finds room for what
-//!    was taken on, in the leaf and in the pool, whatever else has filled up. (After an open with other options, or in
-//!    a pool that was filled since, it may have to split, and be refused.)
+//! 5. Items of the leaf and words in the buffer are together no more than a leaf may have: a flush finds room for all
+//!    entries, in the leaf and in the pool, even if everything else is full. (After an open with other options, or in a
+//!    pool that was filled since, it may have to split, and be refused.)
 
 use std::cmp::Ordering as Order;
 use std::num::NonZeroU64;
@@ -41,8 +41,8 @@ impl Core {
         self.logs.is_some()
     }
 
-    /// What the buffer says of a key: nothing; or its word as of this version, 0 if it is removed; `Some(None)` if
-    /// the version has moved on.
+    /// The buffer's entry for a key: none; or its word as of this version, 0 if it is removed; `Some(None)` if the
+    /// version has moved on.
     #[inline]
     pub(in crate::sptree) fn in_buffer(
         &self,
@@ -80,8 +80,8 @@ impl Core {
         None
     }
 
-    /// [`apply`](Self::apply) to a locked node with a buffer; `None`: look again, since the leaf has been changed to make
-    /// room, or logs are being given up.
+    /// [`apply`](Self::apply) to a locked node with a buffer; `None`: look again, since the leaf has been changed to
+    /// make room, or logs are being given up.
     pub(in crate::sptree) fn apply_buffered(
         &self,
         locked: Locked<'_>,
@@ -127,7 +127,7 @@ impl Core {
         Ok(Some(before))
     }
 
-    /// Whether an entry with this word can be taken on: the buffer has a place for it, and the leaf has room for all.
+    /// Whether an entry with this word can be added: the buffer has a place for it, and the leaf has room for all.
     fn has_room(&self, node: &Mnode, now: &[Item], found: Option<(usize, u64)>, word: u64) -> bool {
         if found.is_none() && now.len() >= self.buffer_entries() {
             return false;
@@ -159,11 +159,11 @@ impl Core {
         Ok(keep_key(probe, slot))
     }
 
-    /// Takes back what [`keep`](Self::keep) has made, which is in no buffer.
+    /// Takes back a key of [`keep`](Self::keep) that is in no buffer.
     fn forget_kept(&self, (key_word, kind): (u64, u8)) {
         self.give_back_reserved(&[(key_word, 0, kind)]);
         if kind == BOXED {
-            // SAFETY: nobody else has seen it.
+            // SAFETY: no other thread has seen it.
             unsafe { free_key(key_word as usize) };
         }
     }
@@ -182,7 +182,7 @@ impl Core {
             (None, Some((key_word, kind))) => now.push((key_word, word, kind)),
             (None, None) => {}
         }
-        // The leaf's order stays what it is.
+        // The leaf's order does not change.
         locked.change(locked.0.version().is_sorted(), |node| store(node, &self.arena.shape, now));
     }
 
@@ -201,7 +201,7 @@ impl Core {
             return Ok(false);
         }
         let new = (word != 0).then_some(word);
-        // What was reserved before the end came may have gone to somebody else since.
+        // Slots that were reserved before the crash may have been taken since.
         let kept = self.keep(probe, new, before).unwrap_or_else(|_| keep_key(probe, None));
         self.put_entry(&locked, &mut now, None, Some(kept), word);
         let current = self.logs.as_ref().map_or(0, Logs::current);
@@ -217,8 +217,8 @@ impl Core {
         self.logs.as_ref().map_or(0, |logs| logs.buffer_entries).min(self.capacity - 2)
     }
 
-    /// Brings what is in the buffer to the leaf, durably, and empties it; false if the leaf must be split first, also
-    /// to have room for `more` items afterwards.
+    /// Writes the buffer's entries to the leaf, durably, and empties the buffer; false if the leaf must be split first,
+    /// also to have room for `more` items afterwards.
     ///
     /// As for single writes: all slots first, one drain, then the bitmap.
     pub(in crate::sptree) fn flush_buffer(&self, locked: &Locked<'_>, more: usize) -> Result<bool> {
@@ -280,7 +280,7 @@ impl Core {
         Ok(true)
     }
 
-    /// Gives back what is reserved for entries and was not needed.
+    /// Gives back slots that were reserved for entries and not needed.
     pub(in crate::sptree) fn give_back_reserved(&self, entries: &[Item]) {
         entries.iter().filter_map(|entry| take_reserved(*entry)).for_each(|slot| self.pool.cancel(slot));
     }
@@ -303,7 +303,7 @@ impl Core {
         node.buffer(&self.arena.shape).first().map_or(0, |head| count_of(head.load(Ordering::Relaxed)))
     }
 
-    /// Empties the buffer of a node that nobody has seen.
+    /// Empties the buffer of a new node that no other thread has seen.
     pub(in crate::sptree) fn empty_buffer(&self, node: &Mnode) {
         store(node, &self.arena.shape, &[]);
     }
@@ -319,8 +319,8 @@ impl Core {
         Ok((stay, go))
     }
 
-    /// All items of a node with what its buffer says of them, in the order of their keys, as of this version;
-    /// `None` if it has moved on.
+    /// All items of a node, with its buffer's entries applied, in the order of their keys, as of this version; `None`
+    /// if it has moved on.
     pub(in crate::sptree) fn read_page(
         &self,
         node: &Mnode,
@@ -357,8 +357,7 @@ impl Core {
         Ok(Some(()))
     }
 
-    /// How many more keys there are by the buffers than by the leaves; what is wrong with buffers goes to
-    /// `problems`.
+    /// How many more keys there are with the buffers than in the leaves; problems of buffers go to `problems`.
     pub(in crate::sptree) fn check_buffers(&self, problems: &mut Vec<String>) -> Result<i64> {
         let mut more = 0;
         self.for_each_node(&mut |node, _, high| {

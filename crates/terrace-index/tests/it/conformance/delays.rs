@@ -1,8 +1,8 @@
 //! One thread is stopped at every step of an operation while another carries out whole operations beside it; the same
 //! after a crash, when both meet what that has left.
 //!
-//! What both are told is judged as a history (`histories`). While the slow thread stands still the power goes, too: what
-//! was acknowledged to the other is there, what the slow one was about is there or not.
+//! What both are told is judged as a history (`histories`). While the slow thread stands still the power goes, too:
+//! what was acknowledged to the other is there, what the slow one was about is there or not.
 //!
 //! `TERRACE_DELAY_SEEDS` sets how many scenarios are drawn for each index.
 

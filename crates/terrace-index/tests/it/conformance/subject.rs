@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use terrace_base::Result;
-use terrace_index::{HashCursor, HashIndex, OrderedIndex, PointIndex, ScanBatch};
+use terrace_index::{HashIndex, OrderedIndex, PointIndex, ScanBatch, ScanPosition};
 use terrace_pmem::Pool;
 
 use super::colliding;
@@ -63,7 +63,7 @@ fn in_order(index: &dyn OrderedIndex) -> Vec<(Vec<u8>, u64)> {
 }
 
 fn in_steps(index: &dyn HashIndex, step: usize) -> Vec<(Vec<u8>, u64)> {
-    let (mut cursor, mut seen, mut all) = (HashCursor::START, BTreeSet::new(), Vec::new());
+    let (mut cursor, mut seen, mut all) = (ScanPosition::START, BTreeSet::new(), Vec::new());
     let mut batch = ScanBatch::new();
     while !cursor.is_end() {
         batch.clear();

@@ -263,8 +263,8 @@ pub fn marks_beside_writers<C: Case>() {
     sound(&pool, &index, 0);
 }
 
-/// Readers go on while an index and its pool are closed, and afterwards. They store nothing by then: the next session finds the
-/// pool as it was closed.
+/// Readers go on while an index and its pool are closed, and afterwards. They store nothing by then: the next session
+/// finds the pool as it was closed.
 pub fn closes_beside_readers<C: Case>() {
     let key = |i: u64| (i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20).to_be_bytes();
     let mut world = World::new(40, WorldOptions::default());

@@ -85,8 +85,9 @@ fn what_came_back_before_an_error_stays_what_it_is() {
     assert_eq!(all(&tree), want);
 }
 
-/// Background work that an executor comes to while the tree is to stand still begins afterwards. It frees a set of logs,
-/// flushes buffers, splits and merges: whoever had counted and marked before would find keys twice and places nobody's.
+/// Background work that an executor comes to while the tree is to stand still begins afterwards. It frees a set of
+/// logs, flushes buffers, splits and merges: whoever had counted and marked before would find keys twice and places
+/// nobody's.
 #[test]
 fn work_that_is_late_is_put_off_while_the_tree_stands_still() {
     let pool = memory_pool();

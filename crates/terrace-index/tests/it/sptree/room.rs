@@ -143,7 +143,8 @@ fn a_write_is_made_once_where_logs_cannot_be_renewed() {
     assert!(all(&tree).iter().all(|(_, word)| *word == 20));
 }
 
-/// What logs say is read, too, where buffers have become so small that it would have to go to leaves, and there is no room.
+/// What logs say is read, too, where buffers have become so small that it would have to go to leaves, and there is no
+/// room.
 #[test]
 fn what_cannot_come_back_for_want_of_room_is_read_from_the_logs() {
     let pool = memory_pool_of(2 << 20);

@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use terrace_base::{Error, Result};
-use terrace_index::{HashCursor, HashIndex, ScanBatch, TurboHash, TurboOptions, kinds};
+use terrace_index::{HashIndex, ScanBatch, ScanPosition, TurboHash, TurboOptions, kinds};
 use terrace_pmem::{Kind as PmKind, Pool};
 
 use super::pm::{KeyIndex, Nowhere};
@@ -25,7 +25,7 @@ impl KeyIndex for TurboHash {
     const HEADER_ROOT: &'static str = "turbo.records";
     const MOVES: &'static [PmKind] = &[kinds::TURBOHASH_PAIR];
     type Home = Nowhere;
-    type Cursor = HashCursor;
+    type Cursor = ScanPosition;
 
     fn create_home(_: &Core, _: &mut Identity) -> Result<()> {
         Ok(())
@@ -56,7 +56,7 @@ impl KeyIndex for TurboHash {
         true
     }
 
-    fn walk(&self, cursor: &mut HashCursor, limit: usize, out: &mut ScanBatch) -> Result<bool> {
+    fn walk(&self, cursor: &mut ScanPosition, limit: usize, out: &mut ScanBatch) -> Result<bool> {
         self.scan_unordered(cursor, limit, out)?;
         Ok(!cursor.is_end())
     }
