@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::class::SLOTS_PER_WORD;
 use super::extents::Phase;
@@ -35,14 +36,19 @@ impl Pool {
     /// Compares active extents and slots with the owners' marks. Also verifies the pool's own structures (both
     /// superblock copies, roots, table words, slab heads and bitmaps) and that units which this session has not changed
     /// are as they were at the clean close. Nobody may change the pool meanwhile.
+    ///
+    /// A pool may have been closed with a [debt](Pool::needs_reclaim). Where it is only read the debt stays, and what is
+    /// active and not marked is taken for it; a session that writes [pays it](Pool::reclaim) before it checks.
     pub fn check(&self, marks: &Marks) -> Vec<Problem> {
         let mut problems = marks.problems.clone();
         problems.extend(self.check_header());
         problems.extend(self.altered());
         problems.extend(self.check_roots());
-        self.check_space(marks, &mut problems);
+        let debt_stays = self.debt_stays();
+        self.check_space(marks, debt_stays, &mut problems);
         for slab in self.inner.alloc.slabs.all() {
-            self.check_slab(&slab, marks.slots.get(&slab.unit).map(Vec::as_slice), &mut problems);
+            let marked = marks.slots.get(&slab.unit).map(Vec::as_slice);
+            self.check_slab(&slab, marked, debt_stays, &mut problems);
         }
         for &unit in marks.slots.keys() {
             if self.inner.alloc.slabs.get(unit).is_none() {
@@ -53,7 +59,13 @@ impl Pool {
         problems
     }
 
-    fn check_space(&self, marks: &Marks, problems: &mut Vec<Problem>) {
+    /// Whether something active may belong to nobody for as long as the pool is open: it was closed so, and this session
+    /// writes nothing.
+    fn debt_stays(&self) -> bool {
+        self.is_read_only() && self.inner.alloc.inherits.load(Ordering::Acquire)
+    }
+
+    fn check_space(&self, marks: &Marks, debt_stays: bool, problems: &mut Vec<Problem>) {
         let bytes = self.extent_bytes();
         let space = self.inner.alloc.space.lock();
         let mut next = 0;
@@ -88,7 +100,7 @@ impl Pool {
         let mut unmarked = marks.whole.clone();
         for (unit, l) in &space.live {
             let of_owner = l.kind != 0 && l.shape != Shape::Slab && l.phase == Phase::Active;
-            if of_owner && !unmarked.remove(&(unit * bytes)) {
+            if of_owner && !unmarked.remove(&(unit * bytes)) && !debt_stays {
                 let what = format!("{:?} of kind {} is in use and not reachable", l.shape, l.kind);
                 problems.push(Problem::new(unit * bytes, what));
             }
@@ -96,7 +108,13 @@ impl Pool {
         problems.extend(unmarked.into_iter().map(|at| Problem::new(at, "extent reached that is not in use")));
     }
 
-    fn check_slab(&self, slab: &Arc<Slab>, marked: Option<&[u64]>, problems: &mut Vec<Problem>) {
+    fn check_slab(
+        &self,
+        slab: &Arc<Slab>,
+        marked: Option<&[u64]>,
+        debt_stays: bool,
+        problems: &mut Vec<Problem>,
+    ) {
         let state = slab.state.lock();
         match Slab::read_header(self, slab.offset) {
             Ok((header, geometry, _)) if geometry == slab.geometry && header.kind == slab.kind.0.into() => {}
@@ -116,7 +134,8 @@ impl Pool {
                 let slots = slots_in(1, |_| bits).into_iter().map(|s| s + word * SLOTS_PER_WORD);
                 problems.extend(slots.map(|s| Problem::new(slab.offset_of(s), what)));
             };
-            report(active & !marked, "slot is in use and not reachable");
+            let lost = if debt_stays { 0 } else { active & !marked };
+            report(lost, "slot is in use and not reachable");
             report(marked & !active, "slot reached that is not in use");
             report(active & !state.taken(word), "slot in use would be given out again");
         }

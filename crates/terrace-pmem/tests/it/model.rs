@@ -285,6 +285,36 @@ fn a_debt_outlives_a_clean_close() {
     assert!(!world.pool.needs_reclaim());
 }
 
+/// Where the pool is only read what it was closed with stays, and is not called lost: but what is gone is, and what is lost
+/// where nothing was owed.
+#[test]
+fn a_debt_is_no_loss_to_a_reader() {
+    let mut world = World::new();
+    for link in [false, true] {
+        world.apply(&Op::Slot { kind: 1, bytes: 100, link });
+        world.apply(&Op::Extent { kind: 1, bytes: 100, link });
+    }
+    for owed in [true, false] {
+        world.reopen(!owed);
+        world.pool.close().unwrap();
+        let read_only = PoolOptions { read_only: true, ..World::options(world.opens) };
+        world.pool = Pool::open_on(world.media.clone(), name(), &read_only).unwrap();
+        assert_eq!(world.pool.needs_reclaim(), owed);
+        assert_eq!(world.pool.check(&world.marks(|o| o.linked)).len(), if owed { 0 } else { 2 });
+        assert_eq!(world.pool.check(&world.marks(|_| true)), []);
+        let mut gone = world.marks(|o| o.linked);
+        let (&slot, object) = world.objects.iter().find(|(_, o)| !o.whole && o.linked).unwrap();
+        gone.slot(slot + object.bytes).unwrap();
+        assert_eq!(world.pool.check(&gone).len(), if owed { 1 } else { 3 });
+        world.reopen(true);
+        if owed {
+            world.reclaim();
+            world.apply(&Op::Slot { kind: 1, bytes: 100, link: false });
+            world.apply(&Op::Extent { kind: 1, bytes: 100, link: false });
+        }
+    }
+}
+
 #[test]
 fn check_finds_what_is_lost_doubled_or_gone() {
     let mut world = World::new();

@@ -87,6 +87,48 @@ pub fn read_only_reads(engine: &Engine) {
     assert_eq!(machine.open().unwrap().all().len(), 200);
 }
 
+/// What snapshots kept when the database was killed or closed is in the pool still, and is to be reclaimed by the next
+/// session that writes and has the time: no damage to one that only reads, nor to a repair.
+pub fn what_is_yet_to_be_reclaimed_is_no_damage(engine: &Engine) {
+    let machine = machine(engine);
+    let db = machine.open().unwrap();
+    let fill = |db: &Db, value: u8| {
+        (0..100u32).for_each(|i| db.put(&i.to_be_bytes(), &[value; 100]).unwrap());
+        // One that has an extent of the pool for itself.
+        db.put(b"large", &[value; 5000]).unwrap();
+    };
+    fill(&db, 1);
+    let snapshot = db.snapshot();
+    fill(&db, 2);
+    let killed = machine.kill();
+    let closed_at_once = killed.open().unwrap();
+    closed_at_once.close().unwrap();
+    drop(closed_at_once);
+    db.close().unwrap();
+    drop((snapshot, db));
+
+    for machine in [killed, machine] {
+        let read_only = Options { read_only: true, ..machine.options() };
+        let db = machine.open_with(read_only).unwrap();
+        assert_clean(&db);
+        let (before, found) = (db.stats().pm.used, db.all());
+        assert_eq!((found.len(), &found[&b"large"[..]][..]), (101, &[2; 5000][..]));
+        db.close().unwrap();
+        drop(db);
+        let repaired = machine.kill();
+        let report = Db::repair_in(repaired.env(), repaired.dir(), repaired.options()).unwrap();
+        assert_eq!(report.actions, ["everything is sound: nothing had to be done"]);
+        assert_eq!((report.keys, report.lost), (101, Vec::new()));
+        let db = machine.open().unwrap();
+        assert_clean(&db);
+        assert_eq!(db.all(), found);
+        assert!(
+            !engine.kind.keeps_all_in_memory() || db.stats().pm.used < before,
+            "nothing was left to reclaim"
+        );
+    }
+}
+
 pub fn a_missing_database_is_not_made(engine: &Engine) {
     let machine = machine(engine);
     let options = Options { create_if_missing: false, ..machine.options() };

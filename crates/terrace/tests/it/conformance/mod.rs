@@ -36,7 +36,7 @@ macro_rules! conformance {
                 cursors::{bounds_and_directions, keys_with_many_versions, seeking_goes_both_ways, both_ends_meet,
                     an_iterator_outlives_everything, prefixes_end_where_they_should},
                 errors::{over_long_keys_and_values_are_refused, a_second_handle_is_locked_out, read_only_reads,
-                    a_missing_database_is_not_made, a_file_is_no_directory, foreign_files_stay,
+                    what_is_yet_to_be_reclaimed_is_no_damage, a_missing_database_is_not_made, a_file_is_no_directory, foreign_files_stay,
                     a_closed_database_refuses, damage_is_told_and_repaired, options_that_cannot_work_are_refused},
                 room::{a_refused_batch_takes_nothing, a_full_pool_is_left_by_deleting,
                     a_flushed_log_is_in_nobodys_way, who_asks_too_much_harms_nobody_else},
