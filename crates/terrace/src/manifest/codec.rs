@@ -111,9 +111,7 @@ impl Edit {
             }
             Edit::RemoveTable { number } => number_body(out, *number, tag::REMOVE_TABLE),
             Edit::MoveTable { number, level } => {
-                put_varint(out, *number);
-                put_varint(out, u64::from(*level));
-                tag::MOVE_TABLE
+                numbers_body(out, &[*number, u64::from(*level)], tag::MOVE_TABLE)
             }
             Edit::Counts { number, live_delta } => {
                 put_varint(out, *number);
@@ -132,11 +130,7 @@ impl Edit {
             Edit::FlushedSeq(seq) => number_body(out, *seq, tag::FLUSHED_SEQ),
             Edit::NextFile(number) => number_body(out, *number, tag::NEXT_FILE),
             Edit::LogNumber(number) => number_body(out, *number, tag::LOG_NUMBER),
-            Edit::LogEnd { number, bytes } => {
-                put_varint(out, *number);
-                put_varint(out, *bytes);
-                tag::LOG_END
-            }
+            Edit::LogEnd { number, bytes } => numbers_body(out, &[*number, *bytes], tag::LOG_END),
             Edit::LogBegun(begun) => {
                 put_varint(out, begun.number);
                 out.extend_from_slice(&begun.epoch.to_le_bytes());
@@ -147,11 +141,7 @@ impl Edit {
                 put_varint(out, known.generation);
                 tag::POOL
             }
-            Edit::Stamp(known) => {
-                put_varint(out, known.slot);
-                put_varint(out, known.number);
-                tag::STAMP
-            }
+            Edit::Stamp(known) => numbers_body(out, &[known.slot, known.number], tag::STAMP),
             Edit::SetBucket { lower, flushed } => {
                 put_bytes(out, lower);
                 put_varint(out, *flushed);

@@ -107,7 +107,7 @@ pub fn what_is_yet_to_be_reclaimed_is_no_damage(engine: &Engine) {
     db.close().unwrap();
     drop((snapshot, db));
 
-    for machine in [killed, machine] {
+    for (machine, is_kept) in [(killed, false), (machine, true)] {
         let read_only = Options { read_only: true, ..machine.options() };
         let db = machine.open_with(read_only).unwrap();
         assert_clean(&db);
@@ -123,10 +123,9 @@ pub fn what_is_yet_to_be_reclaimed_is_no_damage(engine: &Engine) {
         let db = machine.open().unwrap();
         assert_clean(&db);
         assert_eq!(db.all(), found);
-        assert!(
-            !engine.kind.keeps_all_in_memory() || db.stats().pm.used < before,
-            "nothing was left to reclaim"
-        );
+        // A killed one may have had the time to reclaim between its opening and its close.
+        let reclaims = is_kept && engine.kind.keeps_all_in_memory();
+        assert!(!reclaims || db.stats().pm.used < before, "nothing was left to reclaim");
     }
 }
 
