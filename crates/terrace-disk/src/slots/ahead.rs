@@ -43,7 +43,7 @@ impl<I: Iterator<Item = Slot>> Ahead<I> {
         }
     }
 
-    /// Begins the next window. A large item is only begun if it is asked for now.
+    /// Begins the next window. A large item is begun only where the reader has come to it.
     fn begin(&mut self, is_asked_for: bool) {
         let (mut window, mut bytes) = (Vec::new(), 0);
         while window.len() < self.count {

@@ -34,7 +34,7 @@ impl fmt::Display for Problem {
 
 impl Pool {
     /// Compares active extents and slots with the owners' marks. Also verifies the pool's own structures (both
-    /// superblock copies, roots, table words, slab heads and bitmaps) and that units which this session has not changed
+    /// superblock copies, roots, table words, slab heads and bitmaps) and that units which were not changed since the pool was opened
     /// are as they were at the clean close. Nobody may change the pool meanwhile.
     ///
     /// A pool may have been closed with a [debt](Pool::needs_reclaim). Where it is only read the debt stays, and what is
@@ -59,8 +59,8 @@ impl Pool {
         problems
     }
 
-    /// Whether something active may belong to nobody for as long as the pool is open: it was closed so, and this session
-    /// writes nothing.
+    /// Whether something active may belong to nobody for as long as the pool is open: it was closed so, and is only
+    /// read.
     fn debt_stays(&self) -> bool {
         self.is_read_only() && self.inner.alloc.inherits.load(Ordering::Acquire)
     }

@@ -28,7 +28,7 @@ use crate::alloc::Problem;
 use crate::layout::{ROOT_COUNT, ROOTS_AT, RootEntry, SIZE_WORD_AT};
 use crate::offset::POff;
 
-/// Something was stored to the unit in this session.
+/// Something was stored to the unit since the pool was opened.
 const CHANGED: u8 = 1;
 /// The unit was not compared with its digest yet.
 const UNVERIFIED: u8 = 2;

@@ -79,7 +79,7 @@ impl Pool {
         let digest = if options.salvage { 0 } else { previous.digest() };
         let parts = Parts { superblock, size, opened, session, digest, unreclaimed: previous.unreclaimed() };
         if opened == Opened::SameBoot && media.power_safe() && media.granularity() == Granularity::CacheLine {
-            // The dead process may have made stores that it did not flush. This session sees them and builds on them,
+            // The dead process may have made stores that it did not flush. This opening sees them and builds on them,
             // so a later power cut must not take them back.
             media.sync()?;
         }
@@ -183,8 +183,8 @@ impl Pool {
         self.inner.unreclaimed.load(Ordering::Acquire)
     }
 
-    /// Notes that some active object will have no owner when this session is over. The close remembers it for the next
-    /// session's [`reclaim`](Pool::reclaim).
+    /// Notes that some active object will have no owner when the pool is closed. The close remembers it for the
+    /// [`reclaim`](Pool::reclaim) of the next writer.
     pub fn leave_unreclaimed(&self) {
         self.inner.unreclaimed.store(true, Ordering::Release);
     }

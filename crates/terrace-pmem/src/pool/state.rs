@@ -41,14 +41,14 @@ pub(super) struct Session {
     state: State,
     /// The slot that holds `state`.
     slot: usize,
-    /// Whether the slots may be written: not in a torn pool, whose verdict must outlive this session, and not in a
-    /// read-only session.
+    /// Whether the slots may be written: not in a torn pool, whose verdict must outlive the opening, and not in one
+    /// that is only read.
     writable: bool,
     /// Whether the close writes nothing either.
     read_only: bool,
 }
 
-/// The slots' contents before this session has written.
+/// The slots' contents before the opening has written.
 pub(super) struct Previous {
     state: State,
     slot: usize,
@@ -204,7 +204,7 @@ impl Session {
         Ok(())
     }
 
-    /// Whether the system could not write back this session's stores.
+    /// Whether the system could not write back stores made since the pool was opened.
     pub(super) fn is_distrusted(&self) -> bool {
         self.state.has(STATE_DISTRUSTED)
     }

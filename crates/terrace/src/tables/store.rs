@@ -161,7 +161,7 @@ pub(crate) fn refuse_missing(core: &Core, manifest: &Manifest) -> Result<()> {
     }
 }
 
-/// Whether this session keeps nothing, so that a missing table takes nothing else with it.
+/// Whether the database is only read, so that a missing table takes nothing else with it.
 fn reads_only(core: &Core) -> bool {
     core.options.read_only || core.is_scratch
 }

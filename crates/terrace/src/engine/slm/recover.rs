@@ -226,8 +226,8 @@ impl Slm {
         self.located.collapse_chains()
     }
 
-    /// Marks everything reachable in the pool except the logs of jobs, all of which are of this session: what
-    /// this session has allocated is not reclaimed. The returned list keeps the memtables that it has marked:
+    /// Marks everything reachable in the pool except the logs of jobs, all of which were begun since the opening: what
+    /// was allocated since then is not reclaimed. The returned list keeps the memtables that it has marked:
     /// a reader that releases one does not give it back meanwhile.
     pub(super) fn mark(&self, marks: &mut Marks) -> Result<Vec<SkipList>> {
         // First, so that what a reader releases during the rest is kept.

@@ -2,7 +2,7 @@
 //! free slots.
 //!
 //! It takes a few keys at a time while nobody writes, and lets writers and readers run in between. It ends if
-//! something that it must read is damaged: then no slot or table from before is used again in this session.
+//! something that it must read is damaged: then no slot or table from before is used again before the next opening.
 
 use std::collections::{BTreeMap, BTreeSet};
 
