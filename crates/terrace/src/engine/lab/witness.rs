@@ -3,8 +3,9 @@
 //! 1. A flush records the last write of its memtable before it changes the tree. Logs hold that write until
 //!    the manifest says that it is flushed. So manifest and logs together always know it, whatever a crash
 //!    has cut short.
-//! 2. Keys leave the tree for a table that the manifest names. The table's number is recorded after the
-//!    manifest has it and before the first key leaves. So the manifest's next number is always higher.
+//! 2. Keys leave the tree by a file number that the manifest has passed: that of the table which holds them,
+//!    or one that is taken for tombstones which need no table. It is recorded before the first key leaves. So
+//!    the manifest's next number is always higher.
 //!
 //! A manifest that knows less has lost its end. New writes would get numbers that the tree already has, and
 //! be taken for old ones.
@@ -27,7 +28,7 @@ const MOST: u64 = (1 << 48) - 1;
 pub(super) struct Witness {
     /// The last write of which a flush has begun.
     pub flushed: u64,
-    /// The highest table for which keys have left.
+    /// The highest number by which keys have left.
     left: u64,
 }
 
@@ -47,7 +48,7 @@ impl Witness {
         raise(pool, FLUSHED_ROOT, &mut self.flushed, last)
     }
 
-    /// Keys are about to leave for tables up to `number`, or for none; the manifest has passed it. Durable when this returns.
+    /// Keys are about to leave by `number`, which the manifest has passed. The record is durable on return.
     pub fn leaves_for(&mut self, pool: &Pool, number: u64) -> Result<()> {
         raise(pool, LEFT_ROOT, &mut self.left, number)
     }
@@ -56,7 +57,7 @@ impl Witness {
     /// write; `None` if they cannot be read and may hold more, which is damage of another kind.
     pub fn refutes(&self, state: &State, logged: impl FnOnce(u64) -> Option<u64>) -> Option<String> {
         if self.left >= state.next_file {
-            return Some(format!("values have left for table {}, of which it does not know", self.left));
+            return Some(format!("values have left by file number {}, of which it does not know", self.left));
         }
         let in_tables = state.tables.values().map(|table| table.meta.max_seq).max().unwrap_or(0);
         let known = in_tables.max(state.flushed_seq);
