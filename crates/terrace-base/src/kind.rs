@@ -1,8 +1,8 @@
 //! The kinds of versions of a key, as every format stores them.
 //!
 //! Its byte, or the lowest bits of a word that holds more than it, is a kind in bits 0 and 1 and, in bit 2, whether
-//! further fields follow: an expiry, the number of a keyspace. Only puts and deletions without such fields are written
-//! today. The others are reserved: a reader that meets one knows that it is sound and that a later version has written
+//! further fields follow: an expiry, the number of a keyspace. This version writes only puts and deletions without such
+//! fields. The others are reserved: a reader that meets one knows that it is sound and that a later version has written
 //! it, and refuses it by name. Any other byte is damage.
 
 use std::path::Path;

@@ -6,7 +6,7 @@
 //! |---|---|
 //! | [`store`] | the small trait that every measured store is put behind |
 //! | [`db`] | Terrace behind that trait |
-//! | [`peers`] | the stores people use today behind it, with the feature `peers` |
+//! | [`peers`] | the stores people use behind it, with the feature `peers` |
 //! | [`keys`], [`values`] | how a key number becomes bytes; where value bytes come from |
 //! | [`distribution`] | which key number comes next: uniform, zipfian, latest |
 //! | [`workload`] | the benchmarks as data: db_bench's names and YCSB's load and A to F |
