@@ -1,7 +1,7 @@
 //! How much to throttle a writer, so that none ever has to stop.
 //!
-//! Two things can run out: the time until the flush of the previous memtable ends, and the room in the pool.
-//! Each throttles writers a little when it begins to and much when it has nearly run out, along a square: the
+//! Three things can run out: the time until the flush of the previous memtable ends, the room in the pool, and
+//! the room that garbage in tables may take while compactions are behind. Each throttles writers a little when it begins to and much when it has nearly run out, along a square: the
 //! delay and its slope start at zero, so that writers settle at the speed of the background work. The delay
 //! is in proportion to the bytes written, so that one large batch pays what many small writes of the same
 //! size pay.
@@ -12,7 +12,8 @@
 
 use std::time::Duration;
 
-/// The rate to which writers are throttled when the pool is at its end: after that comes an error.
+/// The rate to which writers are throttled when the pool is at its end, where an error comes next, and when
+/// garbage is at the end of its ramp.
 const SLOWEST_BYTES_PER_SEC: f64 = (4 << 20) as f64;
 
 /// Writers that have nearly filled a memtable before the flush is done are throttled to this part of its
@@ -37,6 +38,8 @@ pub struct Pressure {
     pub group_fill: f64,
     /// The share of the pool, at its largest, that is used, 0 to 1.
     pub pool_fill: f64,
+    /// Bytes of garbage that compactions are behind with, for each byte that lives.
+    pub garbage: f64,
     /// Bytes of the group that is about to be written.
     pub group_bytes: u64,
 }
@@ -46,12 +49,15 @@ mod ramp {
     /// Writers' lead over the flush, as a part of the way to a full memtable.
     pub const MEMTABLE: (f64, f64) = (0.1, 1.0);
     pub const POOL: (f64, f64) = (0.8, 0.98);
+    /// Writers settle where tables are about three times as large as what lives in them.
+    pub const GARBAGE: (f64, f64) = (1.0, 4.0);
 }
 
-/// The delay of a group before it is written. Zero when nothing is behind; the longer of the two delays; it
+/// The delay of a group before it is written. Zero when nothing is behind; the longest of the delays; it
 /// never decreases in any of the measures, and has no jumps.
 pub fn delay(pressure: &Pressure) -> Duration {
-    let seconds_a_byte = climb(pressure.pool_fill, ramp::POOL) / SLOWEST_BYTES_PER_SEC;
+    let behind = climb(pressure.pool_fill, ramp::POOL).max(climb(pressure.garbage, ramp::GARBAGE));
+    let seconds_a_byte = behind / SLOWEST_BYTES_PER_SEC;
     let seconds = (seconds_a_byte * pressure.group_bytes as f64).max(beside_a_flush(pressure));
     Duration::from_secs_f64(seconds.min(LONGEST.as_secs_f64()))
 }
@@ -91,6 +97,7 @@ mod tests {
         memtable_fill: 0.0,
         group_fill: 0.001,
         pool_fill: 0.0,
+        garbage: 0.0,
         group_bytes: (4 << 20) / 100,
     };
     const SLOWEST: Duration = Duration::from_millis(10);
@@ -114,7 +121,8 @@ mod tests {
     fn each_measure_alone_reaches_the_slowest_rate() {
         let pending = Pressure { flushed: Some(0.9), memtable_fill: 1.0, ..GROUP };
         let pool = Pressure { pool_fill: 1.0, ..GROUP };
-        for (pressure, slowest) in [(pending, PACE * 5), (pool, SLOWEST)] {
+        let garbage = Pressure { garbage: 4.0, ..GROUP };
+        for (pressure, slowest) in [(pending, PACE * 5), (pool, SLOWEST), (garbage, SLOWEST)] {
             assert!(close(delay(&pressure), slowest));
         }
         let half = Pressure { flushed: Some(0.0), memtable_fill: 0.55, ..GROUP };
@@ -158,15 +166,16 @@ mod tests {
     proptest! {
         #[test]
         fn more_pressure_never_shortens_the_delay(
-            flushed in proptest::option::of(0.0..1.0f64), a in 0.0..1.2f64, b in 0.0..1.2f64, more in 0.0..0.5f64, which in 0..5,
+            flushed in proptest::option::of(0.0..1.0f64), a in 0.0..1.2f64, b in 0.0..1.2f64, more in 0.0..0.5f64, which in 0..6,
         ) {
-            let base = Pressure { flushed, memtable_fill: a, pool_fill: b, ..GROUP };
+            let base = Pressure { flushed, memtable_fill: a, pool_fill: b, garbage: 4.0 * a, ..GROUP };
             let mut worse = base;
             match which {
                 0 => worse.memtable_fill += more,
                 1 => worse.pool_fill += more,
                 2 => worse.flush_seconds += more,
                 3 => worse.group_fill += more,
+                4 => worse.garbage += more,
                 _ => worse.group_bytes += 1,
             }
             prop_assert!(delay(&worse) >= delay(&base));

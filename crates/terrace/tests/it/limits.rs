@@ -367,11 +367,6 @@ fn behind_a_snapshot(engine: EngineKind) {
             most_pool = most_pool.max(stats.pm.used.saturating_sub(stats.pm.memtables));
         }
     }
-    if engine == EngineKind::Slm {
-        // Nothing holds its writers back for garbage in tables: it goes when they rest.
-        assert_clean(&db);
-        most_disk = db.stats().ssd.table_bytes;
-    }
     let held = db.stats();
     println!("{data} bytes of data: at most {most_disk} in tables, {most_pool} in the pool beside memtables");
     assert_eq!(snapshot.get(&key(7)).unwrap().unwrap(), first);

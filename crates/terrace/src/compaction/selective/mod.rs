@@ -40,6 +40,7 @@
 //!    is reported to [`PinnedEntries::note`].
 
 mod choice;
+mod overdue;
 mod pins;
 #[cfg(test)]
 mod progress;
@@ -48,6 +49,7 @@ mod tombstones;
 mod view;
 
 pub use choice::{Choice, choose};
+pub use overdue::overdue_garbage;
 pub use pins::PinnedEntries;
 pub use scan::{LeafScan, RangeScan};
 pub use tombstones::Tombstones;

@@ -17,7 +17,9 @@ use super::flush::side_by_side;
 use super::output::{Finished, Outputs, Sink};
 use super::{JOB_ROOTS, Slm};
 use crate::background::Compacting;
-use crate::compaction::selective::{Choice, PinnedEntries, SelectiveOptions, Tombstones, View, choose};
+use crate::compaction::selective::{
+    Choice, PinnedEntries, SelectiveOptions, Tombstones, View, choose, overdue_garbage,
+};
 use crate::located::{CHUNK_KEYS, JobRun, Location, Origin, Relocation};
 use crate::manifest::{Edit, JobKind};
 use crate::tables::merge_ahead;
@@ -201,6 +203,15 @@ impl Slm {
         numbers.iter().for_each(|&number| choosing.pins.forget(number));
         drop(choosing);
         self.tables.remove(numbers);
+        self.measure_garbage();
+    }
+
+    /// Tells writers by how much compactions are behind.
+    pub(super) fn measure_garbage(&self) {
+        // Two memtables of garbage are no backlog: flushes bring as much at once.
+        let spare = 2 * self.memtable_bytes;
+        let overdue = overdue_garbage(&self.manifest.state(), &self.compaction_options(), spare);
+        self.overdue_garbage.store(overdue.to_bits(), Ordering::Relaxed);
     }
 }
 

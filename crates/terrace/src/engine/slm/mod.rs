@@ -111,6 +111,8 @@ pub(crate) struct Slm {
     flush_pace: FlushPace,
     /// A failed flush that will continue.
     unfinished: Mutex<Option<flush::Unfinished>>,
+    /// [`overdue_garbage`] when a flush or a compaction last ended, as the bits of the float.
+    overdue_garbage: AtomicU64,
     /// The state for choosing compactions.
     choosing: Mutex<Choosing>,
     /// Candidates since the last compaction; the manifest has the earlier ones.
@@ -228,6 +230,7 @@ impl Slm {
         drop(retired);
         self.mem.rcu(|mem| mem.without(|other| Arc::ptr_eq(other, memtable)));
         memtable.free()?;
+        self.measure_garbage();
         if let Err(error) = self.log.drop_old(&self.manifest) {
             tracing::warn!(%error, "logs that are no longer needed stay until the next flush");
         }

@@ -218,6 +218,7 @@ pub(super) fn assemble(
         memtable_bytes,
         table_bytes,
         cache_fitted_at: Default::default(),
+        overdue_garbage: Default::default(),
         log,
         unfinished_opening: Default::default(),
         is_opening_unfinished: Default::default(),

@@ -173,6 +173,7 @@ impl Slm {
             memtable_fill: used as f64 / limit as f64,
             group_fill: room_for(group) as f64 / limit as f64,
             pool_fill: self.pool.used_bytes() as f64 / self.pool.max_size() as f64,
+            garbage: f64::from_bits(self.overdue_garbage.load(Ordering::Relaxed)),
             group_bytes: group.bytes(),
         };
         // Only a writer that is ahead needs to read the clock.
