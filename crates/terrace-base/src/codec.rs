@@ -31,26 +31,31 @@ pub struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     /// A reader over all of `data`.
+    #[inline]
     pub fn new(data: &'a [u8]) -> Self {
         Reader { rest: data, len: data.len() }
     }
 
     /// Bytes consumed so far.
+    #[inline]
     pub fn position(&self) -> usize {
         self.len - self.rest.len()
     }
 
     /// The bytes that have not been read yet.
+    #[inline]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
     /// Whether everything has been read.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
     /// The next `n` bytes.
+    #[inline]
     pub fn take(&mut self, n: usize) -> Option<&'a [u8]> {
         let (head, tail) = self.rest.split_at_checked(n)?;
         self.rest = tail;
@@ -58,21 +63,25 @@ impl<'a> Reader<'a> {
     }
 
     /// The next byte.
+    #[inline]
     pub fn u8(&mut self) -> Option<u8> {
         self.take(1).map(|b| b[0])
     }
 
     /// The next two bytes, little-endian.
+    #[inline]
     pub fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_le_bytes)
     }
 
     /// The next four bytes, little-endian.
+    #[inline]
     pub fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
     /// The next eight bytes, little-endian.
+    #[inline]
     pub fn u64(&mut self) -> Option<u64> {
         self.array().map(u64::from_le_bytes)
     }
@@ -107,6 +116,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A varint length and that many bytes.
+    #[inline]
     pub fn bytes(&mut self) -> Option<&'a [u8]> {
         let mut ahead = self.clone();
         let len = usize::try_from(ahead.varint()?).ok()?;
@@ -115,6 +125,7 @@ impl<'a> Reader<'a> {
         Some(bytes)
     }
 
+    #[inline]
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         self.take(N).and_then(|b| b.try_into().ok())
     }

@@ -10,6 +10,7 @@ pub mod codec;
 pub mod error;
 pub mod exec;
 mod kind;
+pub mod prefetch;
 pub mod prefix;
 pub mod rng;
 

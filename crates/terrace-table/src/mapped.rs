@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use terrace_base::checksum::crc32c;
-use terrace_base::{Error, Result};
+use terrace_base::{Error, Result, prefetch};
 use terrace_disk::Mapping;
 
 use crate::block::{Block, Found, Lookup, View};
@@ -36,6 +36,9 @@ const SHARED_VALUE_BYTES: usize = 256;
 
 /// Bytes from one to the next of which at least one lies in each page.
 const STRIDE_BYTES: usize = 4096;
+
+/// How many blocks ahead the header of one is loaded, and, half as far ahead, its end.
+const BLOCKS_AHEAD: usize = 8;
 
 /// So many reads go by calls before a table that could not be mapped is tried again.
 const READS_BETWEEN_TRIES: u64 = 4096;
@@ -120,6 +123,25 @@ impl TableMap {
             self.verify(head, payload, offset)?;
         }
         Some((start, payload))
+    }
+
+    /// Starts loading the header of the block at `position`.
+    #[inline]
+    fn prefetch_header(&self, position: Position) {
+        prefetch::line(self.mapping.bytes().as_ptr().wrapping_add(position.offset() as usize));
+    }
+
+    /// Starts loading what a search of the block at `position` reads first: its beginning and its end. The
+    /// header says where the end is.
+    #[inline]
+    fn prefetch_ends(&self, position: Position) {
+        let bytes = self.mapping.bytes();
+        let Some(head) = bytes.get(position.offset() as usize..).and_then(|bytes| bytes.first_chunk()) else {
+            return;
+        };
+        let end = Header::stored_of(head) + HEADER_BYTES - 1;
+        prefetch::line(head.as_ptr().wrapping_add(prefetch::LINE_BYTES));
+        prefetch::line(head.as_ptr().wrapping_add(end));
     }
 
     #[cold]
@@ -343,7 +365,16 @@ impl Table {
         max_seq: u64,
     ) -> Vec<Option<Result<Option<Entry>>>> {
         self.announce(map, requests);
-        let each = requests.iter().map(|&(position, key)| self.get_at_mapped(map, position, key, max_seq));
+        requests.iter().take(BLOCKS_AHEAD).for_each(|&(position, _)| map.prefetch_header(position));
+        let each = requests.iter().enumerate().map(|(i, &(position, key))| {
+            if let Some(&(later, _)) = requests.get(i + BLOCKS_AHEAD) {
+                map.prefetch_header(later);
+            }
+            if let Some(&(next, _)) = requests.get(i + BLOCKS_AHEAD / 2) {
+                map.prefetch_ends(next);
+            }
+            self.get_at_mapped(map, position, key, max_seq)
+        });
         let mut found: Vec<_> = each.collect();
         if !map.is_sound() {
             found.iter_mut().for_each(|found| *found = None);

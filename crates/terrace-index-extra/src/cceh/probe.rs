@@ -3,7 +3,7 @@
 use std::sync::atomic::{Ordering, fence};
 
 use crossbeam_utils::Backoff;
-use terrace_base::{Error, Result};
+use terrace_base::{Error, Result, prefetch};
 use terrace_index::parts::Pair;
 
 use super::Cceh;
@@ -160,16 +160,9 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
     /// Starts loading a home bucket, and the one behind it, while the lock word is on its way.
     #[inline]
     pub(super) fn prefetch(&self, offset: u64, hash: u64) {
-        #[cfg(target_arch = "x86_64")]
         if let Ok(segment) = self.segment(offset) {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            for bucket in Self::window(hash).take(2) {
-                // SAFETY: a prefetch has no effect that a program could see.
-                unsafe { _mm_prefetch::<_MM_HINT_T0>(segment[bucket].as_ptr().cast::<i8>()) };
-            }
+            Self::window(hash).take(2).for_each(|bucket| prefetch::line(segment[bucket].as_ptr()));
         }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (offset, hash);
     }
 
     /// Flushes a window, since a writer is at work in it; the caller drains.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use terrace_base::Result;
+use terrace_base::{Result, prefetch};
 
 use super::arena::{Arena, HEAD};
 use super::entry::{self, LookUp, Target};
@@ -67,12 +67,7 @@ impl<'a> NodeRef<'a> {
     /// Starts loading the lines that a search reads: they come at once instead of one after the other.
     #[inline]
     pub fn prefetch(&self) {
-        #[cfg(target_arch = "x86_64")]
-        for line in self.words[..at::ENTRIES].chunks(8) {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            // SAFETY: a word of the node; a prefetch has no effect that a program could see.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
-        }
+        prefetch::lines(self.words.as_ptr(), at::ENTRIES * size_of::<u64>());
     }
 
     /// The node's version, unless somebody is changing it.

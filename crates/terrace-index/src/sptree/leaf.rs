@@ -3,7 +3,7 @@
 use std::cmp::Ordering as Order;
 use std::sync::atomic::Ordering;
 
-use terrace_base::{Error, Result};
+use terrace_base::{Error, Result, prefetch};
 use terrace_pmem::{POff, Slot};
 
 use super::Core;
@@ -13,7 +13,7 @@ use super::layout::{
     self, BITMAP_AT, Item, LEAF_TAG, Leaf, NEXT_AT, OFFSET_BITS, OFFSET_MASK, PROOF_AT, Proven, RECORD,
     STATE_LINE_AT, State, meta_at, place, slot_at,
 };
-use super::mnode::{Mnode, Version, prefetch};
+use super::mnode::{Mnode, Version};
 use crate::key_object::{KEY_HEAD_BYTES, KeyHead, encode_key, key_at};
 use crate::kinds;
 
@@ -54,10 +54,10 @@ impl Core {
     pub(super) fn prefetch_slot(&self, off: u64, slot: usize, state: bool) {
         if let Ok(leaf) = self.leaf(off) {
             let at = std::ptr::from_ref(leaf).cast::<i8>();
-            prefetch(at.wrapping_add(slot_at(slot) as usize));
-            prefetch(at.wrapping_add(meta_at(slot) as usize));
+            prefetch::line(at.wrapping_add(slot_at(slot) as usize));
+            prefetch::line(at.wrapping_add(meta_at(slot) as usize));
             if state {
-                prefetch(at.wrapping_add(STATE_LINE_AT as usize));
+                prefetch::line(at.wrapping_add(STATE_LINE_AT as usize));
             }
         }
     }
@@ -66,7 +66,7 @@ impl Core {
     pub(super) fn prefetch_leaf(&self, off: u64) {
         if let Ok(leaf) = self.leaf(off) {
             let at = std::ptr::from_ref(leaf).cast::<i8>();
-            (0..size_of::<Leaf>()).step_by(64).for_each(|line| prefetch(at.wrapping_add(line)));
+            prefetch::lines(at, size_of::<Leaf>());
         }
     }
 

@@ -15,6 +15,8 @@
 
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
 
+use terrace_base::prefetch;
+
 use super::arena::Shape;
 use super::bound::{Bound, Bytes, UNBOUNDED, cmp_bound, copy_bound, keep};
 use super::key::{INLINE_BYTES, Probe};
@@ -263,7 +265,7 @@ impl Mnode {
     /// Starts loading the node's second line.
     #[inline]
     pub fn prefetch_tags(&self) {
-        prefetch(std::ptr::from_ref(&self.tags[7]).cast());
+        prefetch::line(&raw const self.tags[7]);
     }
 
     /// Notes a key with this hash in slot `slot`, within a change.
@@ -349,19 +351,6 @@ fn match_bytes(words: [u64; 8], tag: u8) -> u64 {
         }
         out
     }
-}
-
-/// Starts loading the line at `at`.
-#[inline]
-pub(super) fn prefetch(at: *const i8) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch has no effect that a program could see, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at) };
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
 }
 
 #[cfg(test)]

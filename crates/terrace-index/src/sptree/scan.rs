@@ -3,13 +3,13 @@
 use std::ops::Bound as RangeBound;
 use std::sync::atomic::Ordering;
 
-use terrace_base::Result;
+use terrace_base::{Result, prefetch};
 
 use super::Core;
 use super::bound::Bound;
 use super::key::{INLINE_BYTES, Probe, inline_bytes};
 use super::layout::Item;
-use super::mnode::{Mnode, Version, prefetch};
+use super::mnode::{Mnode, Version};
 use super::page::{Page, Part};
 use super::read::MAX_RESTARTS;
 use crate::scan_batch::ScanBatch;
@@ -30,7 +30,7 @@ impl Core {
             let probe = Probe::plain(cursor.bytes(&mut inline).unwrap_or_default());
             let (node, version) = self.locate_by(hint, &probe)?;
             let next = node.next.load(Ordering::Acquire);
-            prefetch(next.cast());
+            prefetch::line(next);
             let part = Part { probe: &probe, including, reverse: false, limit: end - out.len() };
             let Some(()) = self.part(node, version, &part, &mut page)? else { continue };
             let Some(high) = node.high(version) else { continue };

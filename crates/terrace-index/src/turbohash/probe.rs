@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{Ordering, fence};
 
-use terrace_base::{Error, Result};
+use terrace_base::{Error, Result, prefetch};
 
 use super::TurboHash;
 use super::checks::{is_filter_sound, leads_on, slot_check};
@@ -10,6 +10,9 @@ use super::layout::{Bucket, shard_of, tag_of};
 use super::meta::{KINDS_SHIFT, Meta, Place};
 use super::simd::Isa;
 use crate::pair::Pair;
+
+/// Bytes of a bucket that a search reads first.
+const FIRST_BYTES: usize = 4 * prefetch::LINE_BYTES;
 
 /// The target of a search.
 #[derive(Clone, Copy)]
@@ -204,15 +207,7 @@ impl TurboHash {
     /// Starts loading the lines that a search for `hash` reads first.
     #[inline(always)]
     pub(super) fn prefetch(&self, at: *const Bucket) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch touches no memory as the program sees it, whatever the address.
-        unsafe {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            for line in 0..4 {
-                _mm_prefetch::<_MM_HINT_T0>(at.cast::<i8>().wrapping_add(line * 64));
-            }
-        }
-        let _ = at;
+        prefetch::lines(at, FIRST_BYTES);
     }
 
     /// The binding of a bucket to its place.

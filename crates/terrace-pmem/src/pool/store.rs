@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use terrace_base::Result;
+use terrace_base::{Result, prefetch};
 
 use super::Pool;
 use super::digests::Admitted;
@@ -257,15 +257,7 @@ impl Pool {
     /// other. Neither charged nor counted: the later read is.
     #[inline]
     pub fn prefetch(&self, offset: u64, len: u64) {
-        #[cfg(target_arch = "x86_64")]
-        for line in (0..len).step_by(64) {
-            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-            let at = self.inner.base.wrapping_add(offset.wrapping_add(line) as usize);
-            // SAFETY: a prefetch has no effect that a program could see, whatever the address.
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = (offset, len);
+        prefetch::lines(self.inner.base.wrapping_add(offset as usize), len as usize);
     }
 
     /// A copy of `N` bytes that are not being changed.

@@ -22,6 +22,8 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
+use terrace_base::prefetch;
+
 use super::pieces::Pieces;
 use super::record::{Head, Record};
 
@@ -163,7 +165,7 @@ impl<'a> Directory<'a> {
     /// Prefetches the line of this hash.
     #[inline]
     pub fn prefetch(&self, hash: u64) {
-        super::prefetch(std::ptr::from_ref(self.line(hash)).cast());
+        prefetch::line(std::ptr::from_ref(self.line(hash)));
     }
 
     /// Finds the one record for which `is_it` is true, among those of this hash.
@@ -200,7 +202,7 @@ impl<'a> Directory<'a> {
         for (i, line) in self.lines.iter().enumerate() {
             // Their heads are read next, wherever they lie.
             let ahead = self.lines.get(i + 1).into_iter().flat_map(Line::words);
-            ahead.filter_map(Word::pointer).for_each(|head| super::prefetch(head.as_ptr().cast()));
+            ahead.filter_map(Word::pointer).for_each(|head| prefetch::line(head.as_ptr()));
             line.chain().for_each(|(line, words)| line.records(words).for_each(&mut each));
         }
     }

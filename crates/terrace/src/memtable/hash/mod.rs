@@ -29,8 +29,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, MutexGuard};
-use terrace_base::Result;
 use terrace_base::rng::Rng;
+use terrace_base::{Result, prefetch};
 use terrace_table::Kind;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -214,7 +214,7 @@ impl HashWriter<'_> {
         let mut directory = table.directory().unwrap_or_else(|| self.replace(None, table.first_shape()));
         let mut hash = table.hash(directory.shape, key);
         directory.prefetch(hash);
-        self.writing.pieces.next_lines().for_each(prefetch);
+        self.writing.pieces.next_lines().for_each(prefetch::line);
         let mut place = directory.search(hash, |record| record.key() == key);
         while let Some(shape) = next_shape(directory.shape, self.writing.keys, &place, table.overflow) {
             directory = self.replace(Some(directory), shape);
@@ -382,19 +382,6 @@ fn lower(value: &AtomicU64, number: u64) {
     if number < value.load(Ordering::Relaxed) {
         value.store(number, Ordering::Release);
     }
-}
-
-/// Prefetches a line of memory.
-#[inline(always)]
-fn prefetch(at: *const u8) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch has no effect that a program could see, whatever the address.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    let _ = at;
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use std::cmp::Ordering;
 use std::ptr::NonNull;
 
-use terrace_base::prefix;
+use terrace_base::{prefetch, prefix};
 
 use super::directory::Directory;
 use super::record::{Head, Record};
@@ -89,7 +89,7 @@ impl Sorted {
     pub fn prefetch(&self, at: usize, forward: bool) {
         let ahead = if forward { at + AHEAD } else { at.wrapping_sub(AHEAD) };
         if let Some(entry) = self.entries.get(ahead) {
-            super::prefetch(entry.record.as_ptr().cast());
+            prefetch::line(entry.record.as_ptr());
         }
     }
 
