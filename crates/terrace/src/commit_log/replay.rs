@@ -1,7 +1,8 @@
 //! Reading logs back: which of them count, where each must begin, and what may be missing.
 //!
 //! 1. Reading begins at the newest complete log of those that replace the logs before them. An incomplete one
-//!    of these is ignored: it never acknowledged anything.
+//!    of these is ignored: it never acknowledged anything. What it replaces stays as long as anything that was
+//!    read from it is only in memory: a dead process may have left it complete, but not yet durable.
 //! 2. Each other log begins with the last sequence number before it. If the data read until then ends
 //!    earlier, the log before it has lost its end. A power cut may have taken that, if nothing of the later
 //!    log was ever synced (a sync of a log syncs those before it first); then that log and all after it are
@@ -193,6 +194,8 @@ pub(super) fn decode(path: &Path, payload: &[u8]) -> Result<Record> {
 /// Logs read one after the other.
 struct Chain<'a> {
     source: &'a dyn Source,
+    /// The first log that exists.
+    first: u64,
     replayed: Replayed,
     flushed: u64,
     /// The log read last, and how much of it was found.
@@ -203,8 +206,8 @@ struct Chain<'a> {
     end: Option<(u64, u64)>,
 }
 
-/// Passes everything that the logs of `source` hold beyond what is flushed to `apply`: the log's number, the
-/// first sequence number of a group, its operations, and the number up to which they are applied already.
+/// Passes everything that the logs of `source` hold beyond what is flushed to `apply`: the number of the first
+/// log that is needed as long as the group is only in memory, the first sequence number of the group, its operations, and the number up to which they are applied already.
 /// `damaged` is asked about each damaged log; if it returns no error, the rest of that log and all that
 /// follows are left out.
 pub(crate) fn replay(
@@ -216,10 +219,10 @@ pub(crate) fn replay(
     let logs = source.numbers();
     let begins: Vec<Begins> = logs.iter().map(|&n| beginning(source, n)).collect::<Result<_>>()?;
     let from = begins.iter().rposition(|b| *b == Begins::Anew).unwrap_or(0);
-    let flushed = state.flushed_seq;
+    let (first, flushed) = (logs.first().copied().unwrap_or(0), state.flushed_seq);
     let replayed = Replayed { there: logs.len(), reached: flushed, ..Replayed::default() };
     let mut chain =
-        Chain { source, replayed, flushed, last: None, blank: Vec::new(), end: state.needed_end() };
+        Chain { source, first, replayed, flushed, last: None, blank: Vec::new(), end: state.needed_end() };
     if let Err(e) = check_there(source, state) {
         judge(e, damaged, &mut chain.replayed)?;
     }
@@ -346,12 +349,13 @@ impl Chain<'_> {
             return self.check_end(number, read);
         }
         self.replayed.logs += 1;
+        let needed_from = if begins == Begins::Anew { self.first } else { number };
         let Replayed { groups, writes, reached, .. } = &mut self.replayed;
         let read = self.source.visit(number, &mut |record| {
             let Record::Batch { first_seq, ops } = record else { return Ok(()) };
             let last = first_seq + ops.len() as u64 - 1;
             if last > *reached {
-                apply(number, first_seq, &ops, *reached)?;
+                apply(needed_from, first_seq, &ops, *reached)?;
                 *groups += 1;
                 *writes += last - (*reached).max(first_seq - 1);
                 *reached = last;
