@@ -125,23 +125,31 @@ impl TableMap {
         Some((start, payload))
     }
 
+    /// The first bytes of the data block that `position` names, unless it names none of this table.
+    #[inline]
+    fn head(&self, position: Position) -> Option<&[u8; HEADER_BYTES]> {
+        let is_here = position.number() == u64::from(self.number);
+        let data = self.mapping.bytes().get(..self.data_end).filter(|_| is_here)?;
+        data.get(position.offset() as usize..)?.first_chunk()
+    }
+
     /// Starts loading the header of the block at `position`.
     #[inline]
     fn prefetch_header(&self, position: Position) {
-        prefetch::line(self.mapping.bytes().as_ptr().wrapping_add(position.offset() as usize));
+        if let Some(head) = self.head(position) {
+            prefetch::line(head.as_ptr());
+        }
     }
 
     /// Starts loading what a search of the block at `position` reads first: its beginning and its end. The
-    /// header says where the end is.
+    /// header, which is read here, says where the end is.
     #[inline]
     fn prefetch_ends(&self, position: Position) {
-        let bytes = self.mapping.bytes();
-        let Some(head) = bytes.get(position.offset() as usize..).and_then(|bytes| bytes.first_chunk()) else {
-            return;
-        };
-        let end = Header::stored_of(head) + HEADER_BYTES - 1;
-        prefetch::line(head.as_ptr().wrapping_add(prefetch::LINE_BYTES));
-        prefetch::line(head.as_ptr().wrapping_add(end));
+        if let Some(head) = self.head(position) {
+            let last = Header::stored_of(head).wrapping_add(HEADER_BYTES - 1);
+            prefetch::line(head.as_ptr().wrapping_add(prefetch::LINE_BYTES));
+            prefetch::line(head.as_ptr().wrapping_add(last));
+        }
     }
 
     #[cold]

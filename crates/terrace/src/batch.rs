@@ -60,6 +60,12 @@ impl WriteBatch {
         self.push(Kind::Delete, key.as_ref());
     }
 
+    /// Adds the operations of `other`, which was decoded.
+    pub(crate) fn append(&mut self, other: &WriteBatch) {
+        self.encoded.extend_from_slice(&other.encoded);
+        self.len += other.len;
+    }
+
     /// Operations in the batch.
     pub fn len(&self) -> usize {
         self.len as usize

@@ -1,5 +1,5 @@
 //! The primitives of the model-checked parts. `tests/model` replaces them.
 
-pub(crate) use std::sync::atomic::{AtomicBool, Ordering};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 pub(crate) use parking_lot::{Condvar, Mutex};

@@ -304,6 +304,46 @@ fn check_end(source: &dyn Source, number: u64, bytes: u64, read: Read) -> Result
     Err(Error::corruption(&source.path(number), at, expected, found))
 }
 
+/// Writes without a gap between them, out of a log that replaces others. Its records do not end where groups
+/// do, so they are applied together: nothing may put a part of a group into a table while a power cut could
+/// still take the rest.
+#[derive(Default)]
+struct Run {
+    first_seq: u64,
+    ops: WriteBatch,
+    /// Behind the record that says that the log is whole, records are groups again.
+    is_over: bool,
+}
+
+impl Run {
+    fn add(
+        &mut self,
+        first_seq: u64,
+        ops: &WriteBatch,
+        take: &mut dyn FnMut(u64, &WriteBatch) -> Result<()>,
+    ) -> Result<()> {
+        if self.is_over {
+            return take(first_seq, ops);
+        }
+        if first_seq != self.first_seq + self.ops.len() as u64 {
+            self.hand_over(take)?;
+            self.first_seq = first_seq;
+        }
+        self.ops.append(ops);
+        Ok(())
+    }
+
+    fn end(&mut self, take: &mut dyn FnMut(u64, &WriteBatch) -> Result<()>) -> Result<()> {
+        self.is_over = true;
+        self.hand_over(take)
+    }
+
+    fn hand_over(&mut self, take: &mut dyn FnMut(u64, &WriteBatch) -> Result<()>) -> Result<()> {
+        let ops = std::mem::take(&mut self.ops);
+        if ops.is_empty() { Ok(()) } else { take(self.first_seq, &ops) }
+    }
+}
+
 impl Chain<'_> {
     /// Fails unless a power cut may have taken what lies between the data read so far and log `number`.
     fn excuse_gap(&self, number: u64, before: u64, previous: u64) -> Result<()> {
@@ -351,16 +391,22 @@ impl Chain<'_> {
         self.replayed.logs += 1;
         let needed_from = if begins == Begins::Anew { self.first } else { number };
         let Replayed { groups, writes, reached, .. } = &mut self.replayed;
-        let read = self.source.visit(number, &mut |record| {
-            let Record::Batch { first_seq, ops } = record else { return Ok(()) };
+        let mut take = |first_seq: u64, ops: &WriteBatch| {
             let last = first_seq + ops.len() as u64 - 1;
             if last > *reached {
-                apply(needed_from, first_seq, &ops, *reached)?;
+                apply(needed_from, first_seq, ops, *reached)?;
                 *groups += 1;
                 *writes += last - (*reached).max(first_seq - 1);
                 *reached = last;
             }
             Ok(())
+        };
+        let mut run = (begins == Begins::Anew && self.source.may_lose_ends()).then(Run::default);
+        let read = self.source.visit(number, &mut |record| match (record, &mut run) {
+            (Record::Batch { first_seq, ops }, None) => take(first_seq, &ops),
+            (Record::Batch { first_seq, ops }, Some(run)) => run.add(first_seq, &ops, &mut take),
+            (Record::Complete, Some(run)) => run.end(&mut take),
+            _ => Ok(()),
         })?;
         self.last = Some((number, read));
         self.check_end(number, read)

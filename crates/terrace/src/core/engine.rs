@@ -102,4 +102,10 @@ pub(crate) trait EngineIter: Send + Sync {
 
     /// The next key and its value.
     fn next(&mut self) -> Result<Option<(Bytes, Bytes)>>;
+
+    /// How many versions that the snapshot sees as deleted, or not at all, were passed since the walk was
+    /// made. Zero from an engine whose writes do not all go through the queue, or that passes none.
+    fn passed(&self) -> u64 {
+        0
+    }
 }

@@ -6,12 +6,14 @@
 //! | `engine.rs` | what the store requires of an engine |
 //! | `request.rs` | writers' requests, and the groups in which engines receive them |
 //! | `snapshots.rs` | the versions that somebody may still read |
+//! | `empty_ranges.rs` | ranges of keys that walks have found empty, for later walks to skip |
 //! | `health.rs` | the failure after which nothing is written any more |
 //! | `memory.rs` | the budget of DRAM, and how much of it each part has borrowed |
 //! | `files.rs` | the files of tables: opened when they are read, removed when nobody may read them any more |
 //! | `table_reads.rs` | whether tables are read through mappings or by calls |
 //! | `report.rs` | the results of `check` and `repair` |
 
+pub(crate) mod empty_ranges;
 pub(crate) mod engine;
 pub(crate) mod files;
 pub(crate) mod health;
@@ -29,6 +31,7 @@ use terrace_base::Result;
 use terrace_disk::{Descriptors, Fs, MeteredFs, SparingFs};
 use terrace_table::BlockCache;
 
+use self::empty_ranges::EmptyRanges;
 use self::files::Files;
 use self::health::Health;
 use self::memory::Memory;
@@ -47,6 +50,7 @@ pub(crate) struct Core {
     pub fs: Arc<MeteredFs>,
     pub files: Arc<Files>,
     pub snapshots: Arc<Snapshots>,
+    pub empty_ranges: EmptyRanges,
     pub health: Health,
     pub counters: Counters,
     pub memory: Arc<Memory>,
@@ -79,6 +83,7 @@ impl Core {
             options,
             env,
             snapshots: Arc::default(),
+            empty_ranges: EmptyRanges::default(),
             health: Health::default(),
             counters: Counters::default(),
             memory,

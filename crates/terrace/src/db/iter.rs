@@ -65,17 +65,33 @@ impl DbIter {
 
     /// The next entry of the walk in `direction`, wherever that lies.
     fn advance(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
+        let walk = match direction {
+            Direction::Forward => &mut self.front,
+            Direction::Backward => &mut self.back,
+        };
+        let entry = match walk {
+            Some(walk) => walk.next(),
+            None => self.begin(direction),
+        }?;
+        self.hold.engine().intact()?;
+        Ok(entry)
+    }
+
+    /// Makes the walk in `direction`, behind what is known to be empty, and takes its first entry.
+    fn begin(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
         let (walk, bound) = match direction {
             Direction::Forward => (&mut self.front, &self.lower),
             Direction::Backward => (&mut self.back, &self.upper),
         };
-        if walk.is_none() {
-            let mut made = self.hold.engine().clone().walk(self.hold.seq(), direction)?;
-            made.seek(bound.as_ref().map(|b| &b[..]))?;
-            *walk = Some(made);
+        let (bound, at, empty) = (as_slice(bound), self.hold.seq(), self.hold.empty_ranges());
+        let made = walk.insert(self.hold.engine().clone().walk(at, direction)?);
+        match empty.skip(direction, bound, at) {
+            Some(behind) => made.seek(as_slice(&behind))?,
+            None => made.seek(bound)?,
         }
-        let entry = walk.as_mut().map_or(Ok(None), |walk| walk.next())?;
-        self.hold.engine().intact()?;
+        let entry = made.next()?;
+        let key = entry.as_ref().map(|(key, _)| &key[..]);
+        empty.note(direction, bound, at, key, made.passed());
         Ok(entry)
     }
 
@@ -123,6 +139,10 @@ impl DbIter {
         self.failed = matches!(item, Some(Err(_)));
         item
     }
+}
+
+fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+    bound.as_ref().map(Vec::as_slice)
 }
 
 /// Has `bound` exclude `key`. It keeps its buffer from one entry to the next.

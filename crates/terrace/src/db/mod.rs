@@ -370,6 +370,9 @@ impl Inner {
         let last = group.first_seq + group.ops() - 1;
         // Given out even if the group fails: a log may hold part of it.
         self.last_seq.store(last, Ordering::Relaxed);
+        let ops = group.requests.iter().flat_map(|request| request.batch.ops());
+        let puts = ops.filter(|op| op.kind == Kind::Put).map(|op| op.key);
+        self.core.empty_ranges.write(last, puts);
         self.engine.apply(group)?;
         self.engine.intact()?;
         self.core.snapshots.advance(last);

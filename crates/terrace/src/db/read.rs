@@ -7,6 +7,7 @@ use bytes::Bytes;
 use terrace_base::Result;
 
 use crate::core::Core;
+use crate::core::empty_ranges::EmptyRanges;
 use crate::core::engine::Engine;
 use crate::core::snapshots::Held;
 use crate::db::iter::{DbIter, Entries};
@@ -49,6 +50,11 @@ impl Hold {
 
     pub fn engine(&self) -> &Arc<dyn Engine> {
         &self.engine
+    }
+
+    /// Ranges that walks have found empty.
+    pub fn empty_ranges(&self) -> &EmptyRanges {
+        &self.core.empty_ranges
     }
 
     /// The number of failed mappings of tables so far.

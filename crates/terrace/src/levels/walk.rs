@@ -17,12 +17,14 @@ pub(crate) struct MergedIter {
     direction: Direction,
     /// The key whose versions are being passed.
     key: Vec<u8>,
+    /// Versions and keys of which the snapshot saw nothing.
+    passed: u64,
 }
 
 impl MergedIter {
     /// A walk over `children`, not yet positioned.
     pub fn new(children: Vec<Box<dyn Cursor>>, at: u64, direction: Direction) -> Self {
-        MergedIter { cursor: merge(children), at, direction, key: Vec::new() }
+        MergedIter { cursor: merge(children), at, direction, key: Vec::new(), passed: 0 }
     }
 
     fn at_same_key(&self) -> bool {
@@ -38,6 +40,7 @@ impl MergedIter {
         while self.cursor.valid() {
             if self.cursor.seq() > self.at {
                 self.cursor.next()?;
+                self.passed += 1;
                 continue;
             }
             self.enter_key();
@@ -49,6 +52,7 @@ impl MergedIter {
             if found.is_some() {
                 return Ok(found);
             }
+            self.passed += 1;
         }
         Ok(None)
     }
@@ -67,6 +71,7 @@ impl MergedIter {
             if found.is_some() {
                 return Ok(found);
             }
+            self.passed += 1;
         }
         Ok(None)
     }
@@ -104,5 +109,9 @@ impl EngineIter for MergedIter {
             Direction::Forward => self.next_forward(),
             Direction::Backward => self.next_back(),
         }
+    }
+
+    fn passed(&self) -> u64 {
+        self.passed
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use terrace::{Db, EngineKind, ErrorKind, Options, WriteOptions};
+use terrace::{Db, EngineKind, ErrorKind, Options, WriteBatch, WriteOptions};
 use terrace_disk::{Fault, Fs};
 use terrace_pmem::Granularity;
 use terrace_sim::{EventKind, World};
@@ -257,4 +257,66 @@ fn a_log_that_replaces_others_does_so_only_once_it_is_durable() {
         }
     }
     assert!(replaced > 0);
+}
+
+/// Whether all of the batch is there, or nothing; with what was synced before it.
+fn is_whole(db: &Db, what: &str) -> bool {
+    let found = (0..BATCH_WRITES).filter(|&i| db.get(key(i)).unwrap().is_some()).count() as u32;
+    assert!([0, BATCH_WRITES].contains(&found), "{what}: {found} of {BATCH_WRITES} writes of a batch");
+    assert!(db.get("first").unwrap().is_some(), "{what}: a synced write is gone");
+    assert_clean(db);
+    found > 0
+}
+
+/// Writes of the batch of [`batches_stay_whole`].
+const BATCH_WRITES: u32 = 40;
+
+/// Must catch a part of a batch in a table while a power cut takes the rest: a log that replaces others cuts it into
+/// several records, and smaller memtables are filled by each.
+#[test]
+fn batches_stay_whole() {
+    for kind in engines_on_files() {
+        let engine = Engine::of(kind);
+        let setup = Setup::roomy(&engine, Granularity::Page);
+        let tiny = Setup::tiny("tiny", &engine).options();
+        let cases = (0..3).flat_map(|between| (0..4).map(move |others| (between, others)));
+        for (between, others) in cases {
+            let failing = Failing { spared: 0, then: Some(between), others };
+            let what = format!("{kind:?}, {failing:?}");
+            let machine = Machine::new(&setup);
+            let db = machine.open().unwrap();
+            db.put_with("first", [0; 300], WriteOptions { sync: true }).unwrap();
+            let mut batch = WriteBatch::new();
+            (0..BATCH_WRITES).for_each(|i| batch.put(key(i), vec![i as u8; LARGE_VALUE_BYTES]));
+            db.write(batch).unwrap();
+            let other = |n| drop(machine.fs().create(&machine.dir().join(format!("other{n}"))).unwrap());
+            (0..others).for_each(other);
+            machine.fs().show_dropped(true);
+            failing.over(machine.world());
+            assert!(db.put_with("last", [0; 300], WriteOptions { sync: true }).is_err(), "{what}");
+            machine.world().ignore_events();
+            let killed = machine.kill();
+            killed.fs().inject(None);
+            std::mem::forget(db);
+            cut_everywhere(&killed, &tiny, &what);
+        }
+    }
+}
+
+/// Opens `killed` with `options`, with power cuts at every event of that and behind.
+fn cut_everywhere(killed: &Machine, options: &Options, what: &str) {
+    let worlds: Arc<Mutex<Vec<_>>> = Arc::default();
+    let taken = worlds.clone();
+    killed.world().on_event(Box::new(move |event, world| {
+        taken.lock().push((event.kind.to_string(), world.crash(event.index)));
+    }));
+    let db = killed.open_with(options.clone()).unwrap_or_else(|e| panic!("{what}: {e}"));
+    assert!(is_whole(&db, what), "{what}: the batch was acknowledged, and nothing but the process has ended");
+    killed.world().ignore_events();
+    let behind = (0..4).map(|seed| (format!("the end, by {seed}"), killed.power_cut(seed)));
+    let within = std::mem::take(&mut *worlds.lock()).into_iter().map(|(at, world)| (at, killed.on(world)));
+    for (at, machine) in within.chain(behind) {
+        let what = format!("{what}, cut off at {at}");
+        is_whole(&machine.open().unwrap_or_else(|e| panic!("{what}: {e}")), &what);
+    }
 }

@@ -210,7 +210,11 @@ impl Slm {
     pub(super) fn measure_garbage(&self) {
         // Two memtables of garbage are no backlog: flushes bring as much at once.
         let spare = 2 * self.memtable_bytes;
-        let overdue = overdue_garbage(&self.manifest.state(), &self.compaction_options(), spare);
+        // The lock also orders those who measure: the last one has seen everything.
+        let choosing = self.choosing.lock();
+        let oldest = self.core.snapshots.list().first().copied();
+        let (state, options) = (self.manifest.state(), self.compaction_options());
+        let overdue = overdue_garbage(&state, (&choosing.pins, oldest), &options, spare);
         self.overdue_garbage.store(overdue.to_bits(), Ordering::Relaxed);
     }
 }

@@ -230,10 +230,10 @@ impl Slm {
         drop(retired);
         self.mem.rcu(|mem| mem.without(|other| Arc::ptr_eq(other, memtable)));
         memtable.free()?;
-        self.measure_garbage();
         if let Err(error) = self.log.drop_old(&self.manifest) {
             tracing::warn!(%error, "logs that are no longer needed stay until the next flush");
         }
+        self.measure_garbage();
         Ok(())
     }
 }

@@ -107,6 +107,7 @@ impl Slm {
             // Snapshots that were held at the close are gone.
             self.released();
         }
+        self.measure_garbage();
         // Flushed writes must be in logs before.
         if self.has_immutable() && !self.log.is_broken() {
             self.spawn(Lane::Flush, |slm| {

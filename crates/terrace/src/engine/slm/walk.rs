@@ -57,6 +57,8 @@ pub(super) struct SlmIter {
     scan: Option<RangeScan>,
     /// Deleted keys passed in the memtables since a request for their flush.
     deleted: usize,
+    /// Keys of which the snapshot saw nothing.
+    passed: u64,
 }
 
 impl SlmIter {
@@ -64,7 +66,7 @@ impl SlmIter {
         // The memtables are pinned first: what a flush moves out of them later is in both.
         let memory = MemorySide::new(&slm.mem.load(), at, direction);
         let scan = Some(RangeScan::new(&slm.compaction_options()));
-        SlmIter { memory, index: IndexSide::new(direction), scan, deleted: 0, slm, at, direction }
+        SlmIter { memory, index: IndexSide::new(direction), scan, deleted: 0, passed: 0, slm, at, direction }
     }
 }
 
@@ -92,10 +94,15 @@ impl EngineIter for SlmIter {
             if found.is_some() {
                 return Ok(found);
             }
+            self.passed += 1;
             if memory_leads {
                 self.note_deleted();
             }
         }
+    }
+
+    fn passed(&self) -> u64 {
+        self.passed
     }
 }
 

@@ -27,6 +27,8 @@ pub(super) struct BucketIter {
     direction: Direction,
     /// The walk's current bucket; none before the first seek and after the end.
     here: Option<Here>,
+    /// What the walks over the buckets before this one passed.
+    passed: u64,
 }
 
 /// The range of a bucket, and the walk over it. The walk keeps only what it reads; the bucket itself, once
@@ -48,7 +50,7 @@ impl Here {
 impl BucketIter {
     /// A walk over snapshot `at`, which is held; not yet positioned.
     pub fn new(engine: Arc<Wip>, at: u64, direction: Direction) -> BucketIter {
-        BucketIter { engine, at, direction, here: None }
+        BucketIter { engine, at, direction, here: None, passed: 0 }
     }
 
     /// Goes to `bucket`, past `bound`.
@@ -126,9 +128,14 @@ impl EngineIter for BucketIter {
                 return Ok(Some((key, value)));
             }
             if let Some(left) = self.here.take() {
+                self.passed += left.entries.passed();
                 self.go_on(&left)?;
             }
         }
         Ok(None)
+    }
+
+    fn passed(&self) -> u64 {
+        self.passed + self.here.as_ref().map_or(0, |here| here.entries.passed())
     }
 }
