@@ -1,6 +1,6 @@
 //! Lock-free parts under a scheduler that tries many orders of their steps.
 //!
-//! `limbo` and the commit queue are the store's own source, compiled here over atomics and locks that give the
+//! `limbo`, the commit queue and the empty ranges are the store's own source, compiled here over atomics and locks that give the
 //! scheduler a say. The node of the B+-tree works in a mapped pool and cannot be, nor can the lines of the hash
 //! memtable, whose slots are words: there the protocol of writer and lock-free reader is checked on small ones that
 //! store in the same order. The scheduler knows sequential consistency alone; weaker orders are what the sanitizer and
@@ -12,6 +12,7 @@
 #![allow(dead_code, missing_docs, reason = "parts of the store stand here without their users")]
 
 mod commits;
+mod empty;
 mod fast;
 mod hash;
 mod limbos;
@@ -45,11 +46,21 @@ mod batch {
 
 #[path = "../../src/db/commit.rs"]
 mod commit;
+#[path = "../../src/core/empty_ranges.rs"]
+mod empty_ranges;
 #[path = "../../src/core/request.rs"]
 mod request;
-/// Where the commit queue finds what it stands on.
+/// Where the parts find what they stand on.
 mod core {
-    pub(crate) use crate::request;
+    pub(crate) use crate::{empty_ranges, request};
+
+    pub(crate) mod engine {
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Direction {
+            Forward,
+            Backward,
+        }
+    }
 }
 #[path = "../../../terrace-index/src/limbo.rs"]
 mod limbo;

@@ -14,6 +14,7 @@ mod hard;
 mod histories;
 mod model;
 mod ops;
+mod queues;
 mod room;
 mod snapshots;
 
@@ -46,6 +47,7 @@ macro_rules! conformance {
                 histories::{one_order_explains_what_threads_are_told},
                 model::{random_operations_match_a_map, random_operations_match_under_threads,
                     the_same_operations_give_the_same_everywhere},
+                queues::{walks_over_what_was_taken_match_a_map, queues_lose_nothing_under_threads},
                 snapshots::{a_snapshot_stands_still, snapshots_at_every_step_stand_still,
                     old_versions_go_with_their_snapshot, snapshots_hold_under_threads,
                     a_deletion_holds_when_the_puts_around_it_are_merged},
