@@ -134,11 +134,13 @@ fn a_note_of_another_place_costs_no_pool() {
     make(&bed, &other, "turbo", &emulated(&beside));
     let folder = one.join("repair");
     let path = |path: &Path| [&[path.as_os_str().len() as u8], path.as_os_str().as_encoded_bytes()].concat();
-    let note = |dir: &Path, pool: &Path| sealed(b"TERRNOTE", 2, &[path(dir), path(pool)].concat());
+    let note = |dir: &Path, pool: &Path| sealed(b"TERRNOTE", 3, &[path(dir), path(pool)].concat());
     let outcomes = [
         (note(&other, &beside), 0),
         (note(&one, &other.join("CURRENT")), 2),
-        (b"TERRNOTE\x01\0\0\0".repeat(3), 3),
+        (b"TERRNOTE\x01\0\0\0".repeat(3), 2),
+        (sealed(b"TERRNOTE", 2, &note(&one, &beside)[16..]), 3),
+        (sealed(b"TERRNOTE", 4, &note(&one, &beside)[16..]), 3),
     ];
     for (note, code) in outcomes {
         std::fs::create_dir(&folder).unwrap();
