@@ -6,14 +6,15 @@ use std::sync::Arc;
 use terrace_base::checksum::{crc32c, crc32c_append};
 use terrace_disk::RealFs;
 
-use super::{ENGINES, KEYS, count, make, names};
+use super::{KEYS, count, make, names};
+use crate::engines;
 use crate::support::Bed;
 
 /// The record of a repair is carried out only where its files are: one that somebody has copied, or whose folder
 /// `repair` somebody has removed, would put nothing in the place of what it removes.
 #[test]
 fn a_record_without_its_files_changes_nothing() {
-    for engine in ENGINES {
+    for engine in engines::names() {
         let bed = Bed::new();
         make(&bed, &bed.db, engine, "emulated:dram");
         let there = names(&bed.db, "");
@@ -25,7 +26,7 @@ fn a_record_without_its_files_changes_nothing() {
 /// opens to read, is told, too.
 #[test]
 fn a_record_of_another_database_changes_nothing() {
-    for engine in ENGINES {
+    for engine in engines::names() {
         let bed = Bed::new();
         let other = bed.path("other");
         make(&bed, &bed.db, engine, "emulated:dram");
