@@ -211,7 +211,7 @@ mod tests {
     /// For data of any length, also where it takes more powers of x than there are.
     #[test]
     fn a_checksum_is_turned_as_the_data_would_turn_it() {
-        let data: Vec<u8> = (0..5000u32).map(|i| (i * i >> 3) as u8).collect();
+        let data: Vec<u8> = (0..5000u32).map(|i| ((i * i) >> 3) as u8).collect();
         for len in (0..300).chain([512, 4095, 5000]) {
             let (before, crc) = (crc32c(b"before"), crc32c(b"another"));
             let after = crc32c_append(before, &data[..len]);
