@@ -23,6 +23,46 @@ pub fn crc32c_append(crc: u32, data: &[u8]) -> u32 {
     crc32c::crc32c_append(crc, data)
 }
 
+/// What [`crc32c_append`] makes of `crc` with some data of `len` bytes, of which it is known that they turn `before`
+/// into `after`: the data are not needed.
+pub fn crc32c_turned(crc: u32, (before, after): (u32, u32), len: u64) -> u32 {
+    if cfg!(terrace_no_checksums) {
+        return 1;
+    }
+    // A difference of two checksums goes through any data as it goes through zeros: as a polynomial it is multiplied
+    // by x, eight times for each byte.
+    let powers = POWERS.iter().cycle().enumerate().skip(3).take(64);
+    let factors = powers.filter(|(bit, _)| len >> (bit - 3) & 1 == 1).map(|(_, power)| *power);
+    after ^ factors.fold(crc ^ before, multiplied)
+}
+
+/// The polynomial of CRC-32C, its highest power in the lowest bit.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+
+/// The powers of x by powers of two. With the 31st they begin again.
+const POWERS: [u32; 31] = {
+    let mut powers = [1 << 30; 31];
+    let mut at = 1;
+    while at < powers.len() {
+        powers[at] = multiplied(powers[at - 1], powers[at - 1]);
+        at += 1;
+    }
+    powers
+};
+
+/// The product of two polynomials, modulo that of the checksum.
+const fn multiplied(one: u32, mut other: u32) -> u32 {
+    let (mut product, mut bit) = (0, 32);
+    while bit > 0 {
+        bit -= 1;
+        if one >> bit & 1 == 1 {
+            product ^= other;
+        }
+        other = other >> 1 ^ if other & 1 == 1 { POLYNOMIAL } else { 0 };
+    }
+    product
+}
+
 /// CRC-32C of `words`, one after the other, little-endian.
 #[inline]
 pub fn crc32c_words<const N: usize>(words: [u64; N]) -> u32 {
@@ -166,6 +206,21 @@ mod tests {
                 assert_eq!(crc32c_placed(7, now), crc32c::crc32c(&placed), "{from}..{to}");
             }
         }
+    }
+
+    /// For data of any length, also where it takes more powers of x than there are.
+    #[test]
+    fn a_checksum_is_turned_as_the_data_would_turn_it() {
+        let data: Vec<u8> = (0..5000u32).map(|i| ((i * i) >> 3) as u8).collect();
+        for len in (0..300).chain([512, 4095, 5000]) {
+            let (before, crc) = (crc32c(b"before"), crc32c(b"another"));
+            let after = crc32c_append(before, &data[..len]);
+            let turned = crc32c_turned(crc, (before, after), len as u64);
+            assert_eq!(turned, crc32c_append(crc, &data[..len]), "{len}");
+        }
+        let long = (1 << 40) + (1 << 29) + 77;
+        let zeros = |crc, len| crc32c_turned(crc, (0, 0), len);
+        assert_eq!(zeros(5, long), zeros(zeros(5, 1 << 40), long - (1 << 40)));
     }
 
     #[test]

@@ -23,7 +23,9 @@ pub mod sim;
 pub mod slots;
 mod toll;
 
-pub use block::{BLOCK_ALIGN_BYTES, BlockBuf, BlockFile, BlockReads, BlockWrite, Geometry};
+pub use block::{
+    BLOCK_ALIGN_BYTES, BlockBuf, BlockFile, BlockReads, BlockWrite, Geometry, LEAST_SECTOR_BYTES,
+};
 pub use fs::{Access, FileLock, Fs, ROOM_UNIT_BYTES, ReadFile, WriteFile};
 pub use lazy::{Descriptors, LazyFile, SparingFs};
 pub use maps::{MapFigures, Mapping, Maps};

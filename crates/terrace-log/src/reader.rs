@@ -160,7 +160,7 @@ impl LogReader {
         file.read_at(0, &mut head)?;
         match SegmentHeader::decode(&head) {
             Some((VERSION, header)) => Ok(Some(header.origin)),
-            Some((version, _)) => Err(other_version(path, version)),
+            Some((version, _)) => Err(other_version(path, version, VERSION)),
             None => Ok(None),
         }
     }
@@ -251,16 +251,17 @@ fn check_header(data: &[u8], path: &Path, id: u64) -> Result<Option<SegmentHeade
             Err(Error::corruption(path, 24, "an lsn below 2^63", header.first_lsn.to_string()))
         }
         Some((VERSION, header)) => Ok(Some(header)),
-        Some((version, _)) => Err(other_version(path, version)),
+        Some((version, _)) => Err(other_version(path, version, VERSION)),
         None => check_unfinished(data, path, id).map(|()| None),
     }
 }
 
-fn other_version(path: &Path, version: u32) -> Error {
+/// The error for a sound header of `version`, where only `supported` is read.
+pub(crate) fn other_version(path: &Path, version: u32, supported: u32) -> Error {
     Error::InvalidFormat {
         file: path.to_path_buf(),
         found: format!("log version {version}"),
-        supported: format!("version {VERSION}"),
+        supported: format!("version {supported}"),
     }
 }
 

@@ -6,6 +6,7 @@ use std::process::Stdio;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::engines;
 use crate::support::{Bed, finish, piped, run, terrace};
 
 /// Every command that takes a database, with what else it needs.
@@ -31,7 +32,7 @@ fn a_device_that_is_not_there_is_not_made() {
     let bed = Bed::new();
     let device = "/dev/terrace-there-is-no-such-device";
     for pool in [device.to_string(), format!("emulated:dram@{device}")] {
-        for engine in ["slm", "turbo"] {
+        for engine in engines::names() {
             let args = ["k", "v", "--engine", engine, "--pool", &pool];
             bed.run("put", &args).fails(2, &["there is no device", device]);
         }
@@ -98,8 +99,8 @@ fn an_import_that_fails_at_once_leaves_no_database() {
         process.arg("import").arg(&db).arg("-").args(args);
         finish(piped(&mut process), input)
     };
-    let pool_flag = format!("emulated:dram@{}", pool.display());
-    for engine in ["slm", "lsm", "wip", "turbo", "sptree"] {
+    let pool_flag = format!("{}@{}", engines::EMULATED, pool.display());
+    for engine in engines::names() {
         import(&["--pool", &pool_flag, "--engine", engine], b"no tab\n").fails(3, &["nothing is imported"]);
         assert_eq!(names(bed.root.path()), [""; 0], "{engine}");
         // A record that no pool of this size can hold is refused when the database has been made.

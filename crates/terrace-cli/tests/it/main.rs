@@ -6,6 +6,7 @@ mod bench;
 mod clumsy;
 mod damage;
 mod descriptors;
+mod engines;
 mod misplaced;
 mod pages;
 mod points;

@@ -8,8 +8,6 @@ use terrace::{Db, EngineKind, Options, PoolChoice, Profile};
 
 use crate::support::Bed;
 
-const ENGINES: [EngineKind; 4] = [EngineKind::Slm, EngineKind::Lsm, EngineKind::Turbo, EngineKind::Sptree];
-
 /// Keys of a small database.
 const KEYS: u32 = 200;
 
@@ -22,6 +20,16 @@ fn pool(engine: EngineKind) -> PoolChoice {
 
 fn options(engine: EngineKind) -> Options {
     Options { engine, pool: pool(engine), ..Options::default() }
+}
+
+/// Those of which a flush makes a table.
+fn with_tables() -> impl Iterator<Item = EngineKind> {
+    EngineKind::ALL.iter().copied().filter(|engine| !engine.needs_memory())
+}
+
+/// Those that keep everything in the pool.
+fn all_in_memory() -> impl Iterator<Item = EngineKind> {
+    EngineKind::ALL.iter().copied().filter(|engine| engine.keeps_all_in_memory())
 }
 
 /// The flags that open a database of `engine` whose manifest does not tell how.
@@ -78,7 +86,7 @@ fn spoil(path: &Path, at: usize) {
 
 #[test]
 fn the_engine_is_found_without_the_manifest() {
-    for engine in ENGINES {
+    for &engine in EngineKind::ALL {
         for flush in [false, true] {
             let bed = Bed::new();
             fill(&bed.db, engine, 0..KEYS, flush);
@@ -108,7 +116,7 @@ fn where_nothing_tells_the_engine_is_asked_for() {
 
 #[test]
 fn a_sound_database_is_left_as_it_is() {
-    for engine in ENGINES {
+    for &engine in EngineKind::ALL {
         let bed = Bed::new();
         fill(&bed.db, engine, 0..KEYS, true);
         let before = picture(&bed.db);
@@ -120,7 +128,7 @@ fn a_sound_database_is_left_as_it_is() {
 
 #[test]
 fn a_look_changes_nothing_and_says_what_would_be() {
-    for engine in ENGINES {
+    for &engine in EngineKind::ALL {
         let bed = Bed::new();
         fill(&bed.db, engine, 0..KEYS, true);
         match engine.needs_memory() {
@@ -141,7 +149,7 @@ fn a_look_changes_nothing_and_says_what_would_be() {
 /// A pool too small for what there is: the repair is refused, and nothing is gone.
 #[test]
 fn a_new_pool_that_is_too_small_is_refused() {
-    for engine in [EngineKind::Turbo, EngineKind::Sptree] {
+    for engine in all_in_memory() {
         let bed = Bed::new();
         fill(&bed.db, engine, 0..40_000, true);
         let pool = bed.db.join("pool");
@@ -161,7 +169,7 @@ fn a_new_pool_that_is_too_small_is_refused() {
 
 #[test]
 fn an_older_manifest_is_told_and_newer_tables_are_used() {
-    for engine in [EngineKind::Slm, EngineKind::Lsm] {
+    for engine in with_tables() {
         let bed = Bed::new();
         fill(&bed.db, engine, 0..KEYS, true);
         let older: Vec<_> = ["CURRENT", "MANIFEST"].iter().flat_map(|part| named(&bed.db, part)).collect();
@@ -177,7 +185,7 @@ fn an_older_manifest_is_told_and_newer_tables_are_used() {
 
 #[test]
 fn a_missing_table_is_named_and_what_it_may_have_held_is_an_error() {
-    for engine in [EngineKind::Slm, EngineKind::Lsm] {
+    for engine in with_tables() {
         let bed = Bed::new();
         fill(&bed.db, engine, 0..KEYS, true);
         fill(&bed.db, engine, 2 * KEYS..3 * KEYS, true);
@@ -203,7 +211,7 @@ fn a_missing_table_is_named_and_what_it_may_have_held_is_an_error() {
 
 #[test]
 fn tables_under_each_others_names_lose_nothing() {
-    for engine in [EngineKind::Slm, EngineKind::Lsm] {
+    for engine in with_tables() {
         let bed = Bed::new();
         fill(&bed.db, engine, 0..KEYS, true);
         fill(&bed.db, engine, 2 * KEYS..3 * KEYS, true);
@@ -220,7 +228,7 @@ fn tables_under_each_others_names_lose_nothing() {
 
 #[test]
 fn a_table_of_another_database_is_told_and_kept_apart() {
-    for engine in [EngineKind::Slm, EngineKind::Lsm] {
+    for engine in with_tables() {
         let (bed, other) = (Bed::new(), Bed::new());
         fill(&bed.db, engine, 0..KEYS, true);
         fill(&other.db, engine, 5 * KEYS..6 * KEYS, true);
@@ -239,7 +247,7 @@ fn a_table_of_another_database_is_told_and_kept_apart() {
 /// What was damaged is kept, and said to be.
 #[test]
 fn damaged_originals_are_kept_with_a_list() {
-    for engine in [EngineKind::Slm, EngineKind::Lsm] {
+    for engine in with_tables() {
         let bed = Bed::new();
         fill(&bed.db, engine, 0..2000, true);
         let table = named(&bed.db, ".sst").remove(0);
@@ -259,7 +267,7 @@ fn damaged_originals_are_kept_with_a_list() {
 /// It is another process that has the database open.
 #[test]
 fn an_open_database_is_not_repaired() {
-    for engine in ENGINES {
+    for &engine in EngineKind::ALL {
         let bed = Bed::new();
         fill(&bed.db, engine, 0..KEYS, true);
         let db = Db::open(&bed.db, options(engine)).unwrap();

@@ -8,18 +8,10 @@ use std::process::{Child, Command};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::engines;
 use crate::support::{Bed, piped};
 
 const SIGNALS: [Signal; 2] = [Signal::INT, Signal::TERM];
-
-/// How each engine is made.
-const ENGINES: [(&str, &str); 5] = [
-    ("slm", "auto"),
-    ("lsm", "auto"),
-    ("wip", "auto"),
-    ("turbo", "emulated:dram"),
-    ("sptree", "emulated:dram"),
-];
 
 /// More than a pipe holds.
 fn lines() -> Vec<u8> {
@@ -72,7 +64,7 @@ fn code(status: std::process::ExitStatus) -> i32 {
 
 #[test]
 fn a_scan_that_is_stopped_leaves_all_as_it_was() {
-    for (engine, pool) in ENGINES.into_iter().filter(|(engine, _)| *engine != "turbo") {
+    for (engine, pool) in engines::with_pools().filter(|(engine, _)| engines::is_ordered(engine)) {
         let bed = filled(engine, pool);
         let before = contents(&bed.db);
         for signal in SIGNALS {
@@ -97,7 +89,7 @@ fn a_scan_that_is_stopped_leaves_all_as_it_was() {
 /// A repair that is stopped leaves nothing of itself, and the next one does what is to be done.
 #[test]
 fn a_repair_that_is_stopped_changes_nothing() {
-    for (engine, pool) in ENGINES {
+    for (engine, pool) in engines::with_pools() {
         let bed = filled(engine, pool);
         std::fs::remove_file(bed.db.join("CURRENT")).unwrap();
         let before = contents(&bed.db);
@@ -125,7 +117,7 @@ fn a_repair_that_is_stopped_changes_nothing() {
 
 #[test]
 fn a_check_that_is_stopped_leaves_all_as_it_was() {
-    for (engine, pool) in ENGINES {
+    for (engine, pool) in engines::with_pools() {
         let bed = filled(engine, pool);
         let before = contents(&bed.db);
         for signal in SIGNALS {

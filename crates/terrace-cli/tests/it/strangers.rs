@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use crate::engines;
 use crate::support::Bed;
 
 /// What lies in another store's directory, by name.
@@ -109,7 +110,7 @@ fn a_file_of_another_store_is_named_and_left() {
 /// Names as Terrace gives them are no proof: a repair changes nothing where no file is one of its own.
 #[test]
 fn a_repair_wants_proof() {
-    for engine in ["slm", "lsm", "wip", "turbo", "sptree"] {
+    for engine in engines::names() {
         let bed = Bed::new();
         let files = vec![("CURRENT", b"?".to_vec()), ("000004.sst", vec![9; 200]), ("pool", vec![8; 9000])];
         lay_out(&bed, &files);

@@ -5,6 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::engines;
 use crate::support::{Bed, Run, copy_of_terrace, finish, piped};
 
 /// The user whom the database belongs to where the tests are run by root, who may read everything.
@@ -46,13 +47,7 @@ fn set_mode(path: &Path, mode: u32) {
 
 #[test]
 fn nothing_is_given_up_that_may_not_be_read() {
-    for (engine, pool) in [
-        ("slm", "auto"),
-        ("lsm", "auto"),
-        ("wip", "auto"),
-        ("turbo", "emulated:dram"),
-        ("sptree", "emulated:dram"),
-    ] {
+    for (engine, pool) in engines::with_pools() {
         let it = Everyones::make(engine, pool);
         let all = it.run("export", &[]).text();
         assert_eq!(all.lines().count(), 500);

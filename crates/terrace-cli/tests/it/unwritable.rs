@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
+use crate::engines;
 use crate::support::{Bed, copy_of_terrace, finish, piped};
 
 /// The user whom nothing belongs to.
@@ -22,7 +23,8 @@ fn full_and_read_only_file_systems() {
     let work = tempfile::tempdir().unwrap();
     let mut script = Command::new("unshare");
     script.args(["-rm", "sh", "-c", include_str!("unwritable.sh"), "sh", env!("CARGO_BIN_EXE_terrace")]);
-    let run = finish(piped(script.arg(work.path())), b"");
+    script.arg(work.path()).args(engines::with_pools().map(|(engine, pool)| format!("{engine} {pool}")));
+    let run = finish(piped(&mut script), b"");
     assert!(
         run.code == 0 && run.out.ends_with(b"done\n"),
         "{}{}",
@@ -44,13 +46,7 @@ fn without_permission_to_write() {
     let everyones = tempfile::tempdir().unwrap();
     std::fs::set_permissions(everyones.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let program = copy_of_terrace(everyones.path());
-    for (engine, pool) in [
-        ("slm", "auto"),
-        ("lsm", "auto"),
-        ("wip", "auto"),
-        ("turbo", "emulated:dram"),
-        ("sptree", "emulated:dram"),
-    ] {
+    for (engine, pool) in engines::with_pools() {
         let bed = Bed::new();
         std::fs::set_permissions(bed.root.path(), PermissionsExt::from_mode(0o755)).unwrap();
         bed.run("put", &["k", "v", "--engine", engine, "--pool", pool]).text();

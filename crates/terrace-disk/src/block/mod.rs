@@ -43,6 +43,9 @@ pub use self::buf::{BLOCK_ALIGN_BYTES, BlockBuf};
 pub use self::reads::BlockReads;
 pub(crate) use self::reads::read_later;
 
+/// No drive has smaller sectors.
+pub const LEAST_SECTOR_BYTES: u32 = 512;
+
 /// How a file of sectors is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Geometry {

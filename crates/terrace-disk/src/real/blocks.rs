@@ -31,7 +31,7 @@ use super::queue::{Calls, Pieces, Way, drive};
 use super::read::{Direct, open_direct};
 use super::ring::{Ring, Rings};
 use super::{device, retry};
-use crate::block::{BlockBuf, BlockFile, BlockReads, BlockWrite, Geometry, read_later};
+use crate::block::{BlockBuf, BlockFile, BlockReads, BlockWrite, Geometry, LEAST_SECTOR_BYTES, read_later};
 use crate::extents::Extents;
 
 /// The flag that asks for the alignment of direct reads and writes (`STATX_DIOALIGN`, Linux 6.1).
@@ -43,9 +43,6 @@ const BOUNCE_BYTES: usize = 4 << 20;
 /// The block size of most file systems, the unit in which space is given back; also the sector size where it is not
 /// known.
 const FILE_BLOCK_BYTES: u32 = 4096;
-
-/// No drive has smaller sectors.
-const LEAST_SECTOR_BYTES: u32 = 512;
 
 /// A file of sectors.
 #[derive(Debug)]

@@ -55,10 +55,7 @@ use self::gather::Gather;
 use self::map::{Map, Wrong};
 pub use self::read::SlotReads;
 use self::syncs::Syncs;
-use crate::block::{BlockBuf, BlockFile};
-
-/// No drive has smaller sectors.
-const LEAST_SECTOR_BYTES: u32 = 512;
+use crate::block::{BlockBuf, BlockFile, LEAST_SECTOR_BYTES};
 
 /// Bits of a word that a slot takes.
 pub const SLOT_BITS: u32 = 60;

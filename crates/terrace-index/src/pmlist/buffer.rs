@@ -7,9 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_base::{Kind, Result};
 use terrace_pmem::{Extent, POff, Pool};
 
-use super::layout::{
-    BUFFER_HEAD_BYTES, BUFFER_MAGIC, BufferHead, RECORD_HEAD_BYTES, RecordHead, other_version, record_crc,
-};
+use super::layout::{BUFFER_HEAD_BYTES, BufferHead, RECORD_HEAD_BYTES, RecordHead, record_crc};
 use super::lists::{BUFFER_KIND, Lists, Owned};
 use super::open::foreign;
 use super::read::PmRecord;
@@ -133,7 +131,7 @@ impl<'a> PmRecord<'a> {
 pub(super) fn read_head(pool: &Pool, offset: u64) -> Result<(u64, u64, u64)> {
     let head = pool.get::<BufferHead>(POff::new(offset))?;
     pool.charge_read(offset, BUFFER_HEAD_BYTES);
-    if let Some(version) = other_version(head.magic, BUFFER_MAGIC) {
+    if let Some(version) = head.other_version(pool.place(offset)) {
         return Err(foreign(pool, format!("a buffer of version {version}")));
     }
     let fits = offset.checked_add(head.bytes).is_some_and(|end| end <= pool.size())

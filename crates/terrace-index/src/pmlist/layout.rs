@@ -141,7 +141,7 @@ pm_layout! {
 }
 
 /// The version of `found`, if it is `expected` in another version.
-pub(super) fn other_version(found: u64, expected: u64) -> Option<u64> {
+fn other_version(found: u64, expected: u64) -> Option<u64> {
     let name = |word: u64| word & ((1 << NAME_BITS) - 1);
     (name(found) == name(expected) && found != expected).then_some(found >> NAME_BITS)
 }
@@ -149,8 +149,12 @@ pub(super) fn other_version(found: u64, expected: u64) -> Option<u64> {
 impl BufferHead {
     /// The header's bytes as they are written at a place of the pool.
     pub fn encode(place: u64, id: u64, bytes: u64, end: u64) -> [u8; BUFFER_HEAD_BYTES as usize] {
+        Self { magic: BUFFER_MAGIC, id, bytes, end, crc: 0, reserved: [0; 7] }.image(place)
+    }
+
+    fn image(&self, place: u64) -> [u8; BUFFER_HEAD_BYTES as usize] {
         let mut out = [0; BUFFER_HEAD_BYTES as usize];
-        for (at, word) in [BUFFER_MAGIC, id, bytes, end].into_iter().enumerate() {
+        for (at, word) in [self.magic, self.id, self.bytes, self.end].into_iter().enumerate() {
             out[8 * at..8 * at + 8].copy_from_slice(&word.to_le_bytes());
         }
         let crc = crc32c_append(crc32c(&place.to_le_bytes()), &out[..32]);
@@ -158,10 +162,18 @@ impl BufferHead {
         out
     }
 
+    fn has_checksum(&self, place: u64) -> bool {
+        self.image(place)[32..36] == self.crc.to_le_bytes()
+    }
+
     /// Whether it is sound at this place.
     pub fn is_sound(&self, place: u64) -> bool {
-        let image = Self::encode(place, self.id, self.bytes, self.end);
-        self.magic == BUFFER_MAGIC && image[32..36] == self.crc.to_le_bytes() && self.reserved == [0; 7]
+        self.magic == BUFFER_MAGIC && self.has_checksum(place) && self.reserved == [0; 7]
+    }
+
+    /// The version that it is of, if it has its checksum at this place and is of another.
+    pub fn other_version(&self, place: u64) -> Option<u64> {
+        other_version(self.magic, BUFFER_MAGIC).filter(|_| self.has_checksum(place))
     }
 }
 
@@ -243,11 +255,18 @@ impl ListHead {
         out
     }
 
+    fn has_checksum(&self, place: u64) -> bool {
+        self.encode(place)[92..96] == self.crc.to_le_bytes()
+    }
+
     /// Whether it is sound at this place.
     pub fn is_sound(&self, place: u64) -> bool {
-        self.magic == LIST_MAGIC
-            && self.encode(place)[92..96] == self.crc.to_le_bytes()
-            && self.reserved == [0; 3]
+        self.magic == LIST_MAGIC && self.has_checksum(place) && self.reserved == [0; 3]
+    }
+
+    /// The version that it is of, if it has its checksum at this place and is of another.
+    pub fn other_version(&self, place: u64) -> Option<u64> {
+        other_version(self.magic, LIST_MAGIC).filter(|_| self.has_checksum(place))
     }
 }
 
@@ -299,6 +318,6 @@ mod tests {
         assert_eq!(image[96..], [0; 32]);
         head.crc = u32::from_le_bytes(image[92..96].try_into().unwrap());
         assert!(head.is_sound(0x100) && !head.is_sound(0x140));
-        assert_eq!(other_version(LIST_MAGIC + (1 << 48), LIST_MAGIC), Some(2));
+        assert_eq!(head.other_version(0x100), None);
     }
 }

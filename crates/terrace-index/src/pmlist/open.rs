@@ -7,9 +7,7 @@ use terrace_base::checksum::unseal48;
 use terrace_base::{Error, Result};
 use terrace_pmem::{Extent, POff, Pool};
 
-use super::layout::{
-    BLOCK_BYTES, BLOCK_NODES, END_AT, LIST_HEAD_BYTES, LIST_MAGIC, ListHead, other_version, part_crc,
-};
+use super::layout::{BLOCK_BYTES, BLOCK_NODES, END_AT, LIST_HEAD_BYTES, ListHead, part_crc};
 use super::lists::{LIST_KIND, Lists};
 use super::{About, Figures, Inner, Part, PmList};
 
@@ -29,7 +27,7 @@ impl Lists {
         let damaged = |found: &str| pool.corruption(offset, "a whole list", found);
         let head = pool.get::<ListHead>(POff::new(offset))?;
         pool.charge_read(offset, LIST_HEAD_BYTES);
-        if let Some(version) = other_version(head.magic, LIST_MAGIC) {
+        if let Some(version) = head.other_version(pool.place(offset)) {
             return Err(foreign(pool, format!("a list of version {version}")));
         }
         if !head.is_sound(pool.place(offset)) {

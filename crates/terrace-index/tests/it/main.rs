@@ -12,6 +12,7 @@ mod displaced;
 mod displacing;
 mod fastfair;
 mod pmlist;
+mod pmlist_damage;
 mod skiplist;
 mod skiplist_crashes;
 mod skiplist_salvage;

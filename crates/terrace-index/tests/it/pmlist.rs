@@ -1,30 +1,28 @@
-//! Lists that are built in one go: contents, places without copies, what is given back when, crashes, damage.
+//! Lists that are built in one go: contents, places without copies, what is given back when, crashes.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering::Relaxed;
 
 use proptest::prelude::*;
 use terrace_base::Kind;
-use terrace_base::checksum::{crc32c_append, crc32c_words};
 use terrace_base::rng::Rng;
 use terrace_index::kinds;
-use terrace_index::pmlist::{About, Cover, ListBuilder, Lists, PmList, Style, salvage_buffer};
-use terrace_pmem::{POff, Pool};
+use terrace_index::pmlist::{About, Cover, ListBuilder, Lists, PmList, Style};
+use terrace_pmem::Pool;
 use terrace_sim::{Explorer, Recorder, Scenario, World};
 
 use crate::bed::{assert_marked, create_in, memory_pool, memory_pool_of, open_in};
 
-type Versions = BTreeMap<(Vec<u8>, Reverse<u64>), (Kind, Vec<u8>)>;
+pub(crate) type Versions = BTreeMap<(Vec<u8>, Reverse<u64>), (Kind, Vec<u8>)>;
 
-const ROOM: u64 = 32 << 20;
+pub(crate) const ROOM: u64 = 32 << 20;
 const STYLES: [Style; 3] = [
     Style { each: false, copies: false },
     Style { each: true, copies: false },
     Style { each: true, copies: true },
 ];
 
-fn build(lists: &Lists, style: Style, versions: &Versions) -> terrace_base::Result<PmList> {
+pub(crate) fn build(lists: &Lists, style: Style, versions: &Versions) -> terrace_base::Result<PmList> {
     let mut builder = lists.builder(style);
     for ((key, seq), (kind, value)) in versions {
         builder.add(key, seq.0, *kind, value)?;
@@ -59,7 +57,7 @@ fn merge(lists: &Lists, style: Style, from: &[&PmList]) -> terrace_base::Result<
     Ok((finish(builder, vec![1, 2])?, copied))
 }
 
-fn contents(list: &PmList) -> Versions {
+pub(crate) fn contents(list: &PmList) -> Versions {
     let (mut out, mut cursor) = (Versions::new(), list.cursor());
     cursor.seek_first().unwrap();
     while cursor.valid() {
@@ -85,7 +83,7 @@ fn versions() -> impl Strategy<Value = Versions> {
     prop::collection::btree_map((key(), (1u64..60).prop_map(Reverse)), version, 1..120)
 }
 
-fn some_versions(seed: u64, count: u64) -> Versions {
+pub(crate) fn some_versions(seed: u64, count: u64) -> Versions {
     let mut rng = Rng::new(seed);
     let version = |i| {
         let key = format!("key{:04}", rng.below(300)).into_bytes();
@@ -261,59 +259,6 @@ fn without_room_nothing_is_left_behind() {
     let refused = build(&lists, Style::default(), &some_versions(1, 5000)).unwrap_err();
     assert!(refused.is_out_of_space(), "{refused}");
     assert_eq!((lists.bytes(), pool.used_bytes()), (0, before));
-}
-
-/// A record that is sound and says that further fields follow is a later version's, not damage.
-#[test]
-fn records_with_further_fields_are_refused_by_name() {
-    let pool = memory_pool();
-    let lists = Lists::new(&pool, ROOM);
-    let model = Versions::from([((b"key".to_vec(), Reverse(1)), (Kind::Put, b"value".to_vec()))]);
-    let list = build(&lists, Style::default(), &model).unwrap();
-    let buffer = pool.extents(kinds::PM_BUFFER)[0].offset;
-    let (id, at) = (pool.atomic(POff::new(buffer + 8)).load(Relaxed), buffer + 64);
-    pool.write(at + 23, &[1]);
-    // SAFETY: nobody else is at the pool.
-    let image = unsafe { pool.bytes(at + 4, 23).unwrap() };
-    pool.write(at, &crc32c_append(crc32c_words([id, at]), image).to_le_bytes());
-    let found = list.verify().unwrap_err();
-    let salvaged =
-        salvage_buffer(&pool, buffer, &mut |_, _, _, _| panic!("it is not understood")).unwrap_err();
-    assert!(found.is_of_another_version() && salvaged.is_of_another_version(), "{found}, {salvaged}");
-}
-
-/// Flips every bit of a list, and every few of its buffer: that is told, or changes nothing.
-#[test]
-fn damage_is_told() {
-    let pool = memory_pool();
-    let lists = Lists::new(&pool, ROOM);
-    let model = some_versions(5, 40);
-    let list = build(&lists, Style::default(), &model).unwrap();
-    list.name();
-    let (head, buffer) = (list.head(), pool.extents(kinds::PM_BUFFER)[0].offset);
-    drop(list);
-    let places =
-        (head..head + 1024).map(|at| (at, 1 << (at % 8))).chain((buffer..buffer + 4096).map(|at| (at, 0x10)));
-    for (at, bit) in places {
-        // SAFETY: nobody else is at the pool.
-        let byte = unsafe { pool.bytes(at, 1).unwrap()[0] };
-        pool.write(at, &[byte ^ bit]);
-        let fresh = Lists::new(&pool, ROOM);
-        fresh.keep_all(true);
-        let opened = fresh.open(head).and_then(|list| list.verify().map(|()| list));
-        if let Ok(list) = opened {
-            assert!(contents(&list) == model, "a changed byte at {at:#x} changes what is found");
-        }
-        let mut found = 0;
-        if let Ok(damaged) = salvage_buffer(&pool, buffer, &mut |key, seq, kind, value| {
-            assert_eq!(model[&(key.to_vec(), Reverse(seq))], (kind, value.to_vec()));
-            found += 1;
-            Ok(())
-        }) {
-            assert!(found + damaged >= 40, "{found} records are found, {damaged} places are damaged");
-        }
-        pool.write(at, &[byte]);
-    }
 }
 
 /// A list after the other, each merged from the one before and new records, and named by a root.

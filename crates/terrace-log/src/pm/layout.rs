@@ -13,7 +13,7 @@ pub(crate) const NEXT_AT: u64 = 56;
 const MAGIC: [u8; 8] = *b"TERRAPML";
 
 /// The version of the format written here, and the only one read.
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 
 /// The constant part of an extent's header while it belongs to a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,8 +46,8 @@ impl ExtentHeader {
         out
     }
 
-    /// The header in `front`, which may end before the link, if its check is right.
-    pub(crate) fn decode(front: &[u8]) -> Option<ExtentHeader> {
+    /// The version and the header in `front`, which may end before the link, if its check is right.
+    pub(crate) fn decode(front: &[u8]) -> Option<(u32, ExtentHeader)> {
         let front = front.get(..NEXT_AT as usize)?;
         let mut fields = Reader::new(front);
         let (magic, version, check) = (fields.take(8)?, fields.u32()?, fields.u32()?);
@@ -58,7 +58,7 @@ impl ExtentHeader {
             index: fields.u32()?,
             kind: fields.u8()?,
         };
-        (magic == MAGIC && version == VERSION && check == check_of(front)).then_some(header)
+        (magic == MAGIC && check == check_of(front)).then_some((version, header))
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(&bytes[16..32], b"\x07\0\0\0\0\0\0\0\0\0\x02\0\0\0\0\0");
         assert_eq!(&bytes[32..48], b"\0\0\x01\0\0\0\0\0\x03\0\0\0\x09\0\0\0");
         assert_eq!(bytes[48..], [0; 16]);
-        assert_eq!(ExtentHeader::decode(&bytes), Some(HEADER));
+        assert_eq!(ExtentHeader::decode(&bytes), Some((VERSION, HEADER)));
         assert_eq!(link_word(7, 0x2_0000), 0xba31_0000_0002_0000);
     }
 

@@ -14,7 +14,8 @@ use terrace_base::checksum::hash64;
 use terrace_base::{Error, Result};
 use terrace_pmem::{Extent, Kind, Marks, POff, Pool};
 
-use super::layout::{EXTENT_HEADER_BYTES, ExtentHeader, NEXT_AT, link_word, linked};
+use super::layout::{EXTENT_HEADER_BYTES, ExtentHeader, NEXT_AT, VERSION, link_word, linked};
+use crate::reader::other_version;
 use crate::segment::Segment;
 
 /// A segment in a pool.
@@ -290,7 +291,10 @@ fn read_header(pool: &Pool, offset: u64) -> Result<ExtentHeader> {
     // SAFETY: the line is immutable but for the link, which is not among the bytes read.
     let front = unsafe { pool.bytes(offset, NEXT_AT)? };
     pool.charge_read(offset, EXTENT_HEADER_BYTES);
-    let found = ExtentHeader::decode(front);
+    let found = match ExtentHeader::decode(front) {
+        Some((version, _)) if version != VERSION => return Err(other_version(pool.path(), version, VERSION)),
+        found => found.map(|(_, header)| header),
+    };
     found
         .filter(|h| h.offset == offset && h.bytes > EXTENT_HEADER_BYTES && h.bytes <= pool.size())
         .filter(|h| h.offset.checked_add(h.bytes).is_some_and(|end| end <= pool.size()))

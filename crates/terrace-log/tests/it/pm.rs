@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use terrace_base::ErrorKind;
+use terrace_base::checksum::{crc32c, crc32c_append};
 use terrace_base::rng::Rng;
 use terrace_log::{GroupLog, LogReader, LogWriter, PmLog, PmSegment, Segment};
 use terrace_pmem::{Granularity, Kind, MemMedia, Opened, Pool, PoolOptions};
@@ -207,6 +208,29 @@ fn every_flipped_bit_is_found() {
             pool.write(at, &[byte]);
         }
     }
+}
+
+/// Must catch a sound log of a later version that is taken for damage, which a repair gives up.
+#[test]
+fn a_sound_extent_of_another_version_is_refused_by_name() {
+    let pool = memory_pool(4 << 20);
+    let mut log = PmLog::create(&pool, KIND, 100).unwrap();
+    log.append(b"entry").unwrap();
+    let head = log.head();
+    // SAFETY: nobody else is at the pool.
+    let image = unsafe { pool.bytes(head, 56).unwrap() }.to_vec();
+    for version in [0u32, 2, 0x0100_0001] {
+        let mut other = image.clone();
+        other[8..12].copy_from_slice(&version.to_le_bytes());
+        pool.write(head, &other);
+        assert_eq!(PmLog::open(&pool, head).unwrap_err().kind(), ErrorKind::Corruption, "another check");
+        let check = crc32c_append(crc32c(&other[..12]), &other[16..56]);
+        pool.write(head + 12, &check.to_le_bytes());
+        let error = PmLog::open(&pool, head).unwrap_err();
+        assert!(error.is_of_another_version(), "{error}");
+    }
+    pool.write(head, &image);
+    assert_eq!(PmLog::open(&pool, head).unwrap().entries(), 1);
 }
 
 #[test]

@@ -48,6 +48,7 @@ pub(crate) fn gather_logs(
                 lacks_some = true;
                 base.pool_aside = Some(what);
             }
+            Err(e) if e.is_of_another_version() => return Err(e),
             Err(e) => {
                 base.pool_aside = Some(e.to_string());
                 base.lost(format!("{e}: the writes of one memtable"));

@@ -212,8 +212,11 @@ impl Options {
     pub(crate) fn validate(&self) -> Result<()> {
         let mut options = self.clone();
         options.settings().iter().try_for_each(Setting::check)?;
-        let of_engines = options.of_engines().into_iter().find_map(|engine| engine.contradiction());
-        match self.contradiction().or(of_engines) {
+        if !self.pool_extent_bytes.is_power_of_two() {
+            return Err(Error::invalid("pool_extent_bytes must be a power of two"));
+        }
+        self.check_pool_size()?;
+        match options.of_engines().into_iter().find_map(|engine| engine.contradiction()) {
             Some(message) => Err(Error::invalid(message)),
             None => Ok(()),
         }
@@ -248,15 +251,22 @@ impl Options {
         }
     }
 
-    /// What does not go together of those of all engines, in words.
-    fn contradiction(&self) -> Option<&'static str> {
-        if !self.pool_extent_bytes.is_power_of_two() {
-            return Some("pool_extent_bytes must be a power of two");
+    /// Refuses a pool too small for what the engine fills at a time: memtables, or extents if it has none.
+    fn check_pool_size(&self) -> Result<()> {
+        let (mut options, own) = (self.clone(), format!("{}.memtable_bytes", self.engine.name()));
+        let of_memtables = options.settings().into_iter().find_map(|setting| match setting.slot {
+            Slot::Whole(bytes, _) if setting.name == own => Some(4 * bytes.get().min(MIB)),
+            _ => None,
+        });
+        let least = of_memtables.unwrap_or(64 * self.pool_extent_bytes.min(64 * KIB));
+        let smaller = match of_memtables {
+            Some(_) => format!("four times a smaller {own}"),
+            None => "64 times a smaller pool_extent_bytes".into(),
+        };
+        if self.pm_bytes < least {
+            return Err(Error::invalid(format!("pm_bytes must be at least 4 MiB, or {smaller}")));
         }
-        if self.pm_bytes < 4 * self.slm.memtable_bytes.min(MIB) {
-            return Some("pm_bytes must be at least 4 MiB, or four times a smaller slm.memtable_bytes");
-        }
-        None
+        Ok(())
     }
 }
 

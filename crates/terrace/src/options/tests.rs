@@ -91,6 +91,23 @@ fn what_is_set_past_the_table_is_found_by_opening() {
     assert!(refused(&|o| o.pm_bytes = 64 * KIB).contains("pm_bytes"));
 }
 
+/// Must catch a pool that is refused in terms of another engine's options.
+#[test]
+fn a_pool_that_is_too_small_is_refused_in_the_engine_s_own_terms() {
+    for &engine in EngineKind::ALL {
+        let mut options = Options { engine, pm_bytes: 2 * MIB, ..Options::default() };
+        let said = options.validate().unwrap_err().to_string();
+        assert!(said.contains("pm_bytes"), "{said}");
+        let mut engines = said.split_whitespace().filter_map(|word| Some(word.split_once('.')?.0));
+        assert!(engines.all(|other| other == engine.name()), "{engine:?}: {said}");
+        // What it is told to make smaller helps.
+        let option = said.split_whitespace().last().unwrap().to_string();
+        options.set(&option, "16384").unwrap();
+        options.validate().unwrap();
+        assert!(Options { pm_bytes: 4 * MIB, ..options }.validate().is_ok());
+    }
+}
+
 #[test]
 fn strangers_are_told_what_there_is() {
     let said = tried("lsm.nothing", "1").0.unwrap_err().to_string();

@@ -4,12 +4,12 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use terrace_base::checksum::crc32c;
+use terrace_base::checksum::{crc32c, crc32c_append};
 use terrace_base::codec::{Reader, put_bytes};
 use terrace_base::{Error, Result};
 use terrace_disk::{Access, Fs};
 
-/// Bytes before the body: the magic, the version and the checksum of the body.
+/// Bytes before the body: the magic, the version and the checksum of both and of the body.
 const HEAD_BYTES: usize = 16;
 
 /// No such file is longer: the names of a million files are shorter.
@@ -26,8 +26,8 @@ pub(super) struct Sort {
 
 impl Sort {
     pub fn seal(&self, body: &[u8]) -> Vec<u8> {
-        let (version, crc) = (self.version.to_le_bytes(), crc32c(body).to_le_bytes());
-        [&self.magic[..], &version, &crc, body].concat()
+        let front = [&self.magic[..], &self.version.to_le_bytes()].concat();
+        [&front[..], &crc(&front, body).to_le_bytes(), body].concat()
     }
 
     pub fn damaged(&self, path: &Path, found: &str) -> Error {
@@ -41,15 +41,18 @@ impl Sort {
         if head[..8] != self.magic {
             return damaged("another magic");
         }
-        if head[8..12] != self.version.to_le_bytes() {
+        let version = u32::from_le_bytes([head[8], head[9], head[10], head[11]]);
+        // A version says nothing before the checksum holds. The first two did not cover themselves.
+        let own = if version <= 2 { crc32c(body) } else { crc(&head[..12], body) };
+        if head[12..] != own.to_le_bytes() {
+            return damaged("another checksum");
+        }
+        if version != self.version {
             return Err(Error::InvalidFormat {
                 file: path.to_path_buf(),
-                found: format!("version {}", u32::from_le_bytes([head[8], head[9], head[10], head[11]])),
+                found: format!("version {version}"),
                 supported: format!("version {}", self.version),
             });
-        }
-        if head[12..] != crc32c(body).to_le_bytes() {
-            return damaged("another checksum");
         }
         Ok(body)
     }
@@ -69,6 +72,11 @@ impl Sort {
     }
 }
 
+/// The checksum of the magic, the version and the body.
+fn crc(front: &[u8], body: &[u8]) -> u32 {
+    crc32c_append(crc32c(front), body)
+}
+
 pub(super) fn put_path(out: &mut Vec<u8>, path: &Path) {
     put_bytes(out, path.as_os_str().as_bytes());
 }
@@ -82,17 +90,26 @@ pub(super) fn some_path(path: PathBuf) -> Option<PathBuf> {
     Some(path).filter(|path| !path.as_os_str().is_empty())
 }
 
-/// Asserts that `bytes` are those of the page in `docs/formats`, and that nothing with a flipped bit or cut
-/// short decodes.
+/// Asserts that `bytes` are those of the page in `docs/formats`, that they are damage with any bit flipped or
+/// cut short, and that they are refused by name if they are sound and of another version.
 #[cfg(test)]
-pub(super) fn assert_golden(bytes: &[u8], golden: &str, decodes: impl Fn(&[u8]) -> bool) {
+pub(super) fn assert_golden(bytes: &[u8], golden: &str, decode: impl Fn(&[u8]) -> Result<()>) {
+    use terrace_base::ErrorKind;
+
     let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
     assert_eq!(hex, golden);
-    assert!(decodes(bytes));
+    decode(bytes).unwrap();
+    let kind = |bytes: &[u8]| decode(bytes).unwrap_err().kind();
     for bit in 0..bytes.len() * 8 {
         let mut flipped = bytes.to_vec();
         flipped[bit / 8] ^= 1 << (bit % 8);
-        assert!(!decodes(&flipped), "bit {bit}");
+        assert_eq!(kind(&flipped), ErrorKind::Corruption, "bit {bit}");
     }
-    (0..bytes.len()).for_each(|len| assert!(!decodes(&bytes[..len]), "{len} bytes"));
+    (0..bytes.len()).for_each(|len| assert_eq!(kind(&bytes[..len]), ErrorKind::Corruption, "{len} bytes"));
+    let magic = bytes.first_chunk().unwrap();
+    let later = Sort { magic: *magic, version: u32::from(bytes[8]) + 1, what: "a later one" };
+    let earlier = [magic, &[2, 0, 0, 0][..], &crc32c(&bytes[HEAD_BYTES..]).to_le_bytes()].concat();
+    for other in [later.seal(&bytes[HEAD_BYTES..]), [&earlier[..], &bytes[HEAD_BYTES..]].concat()] {
+        assert!(decode(&other).unwrap_err().is_of_another_version());
+    }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use terrace::{Db, EngineKind, RepairReport, WriteBatch};
+use terrace_base::checksum::{crc32c, crc32c_append};
 use terrace_index::kinds;
 use terrace_pmem::Granularity;
 
@@ -34,7 +35,10 @@ fn old_machine() -> Bed {
 
 /// Where the newest item of `key` is in a file of slots.
 fn item_of(slots: &[u8], key: &[u8]) -> usize {
-    let is_its = |item: &[u8]| item.starts_with(b"TERSLOT1") && item[HEAD..].starts_with(key);
+    // A mask may lie before the key.
+    let is_item = |item: &[u8]| item.starts_with(b"TERSLOT1") || item.starts_with(b"TERSLOT2");
+    let is_its =
+        |item: &[u8]| is_item(item) && (item[HEAD..].starts_with(key) || item[HEAD + 4..].starts_with(key));
     (0..slots.len()).step_by(512).rev().find(|at| is_its(&slots[*at..])).expect("an item")
 }
 
@@ -144,7 +148,7 @@ fn numbers_go_on_after_a_repair() {
     assert!(map.get(&b"large"[..]) == Some(&value("second", LARGE)), "{report:?}");
 }
 
-/// A value with an item's bytes in it is a value.
+/// A value with an item's bytes in it is a value, also in an item that was written before such items were masked.
 #[test]
 fn an_item_within_an_item_is_none() {
     let bed = old_machine();
@@ -157,15 +161,77 @@ fn an_item_within_an_item_is_none() {
     db.put(b"outer", &outer).unwrap();
     db.delete(b"inner").unwrap();
     db.close().unwrap();
-    let mut image = bed.image();
-    image.pool = None;
-    let slots = image.files.get_mut(Path::new(SLOTS)).unwrap();
+    let mut masked = bed.image();
+    masked.pool = None;
+    let slots = masked.files.get_mut(Path::new(SLOTS)).unwrap();
     slots[first..][..1024].fill(0);
-    assert_eq!(item_of(slots, b"inner"), item_of(slots, b"outer") + 512);
-    let (bed, report) = repaired(&image);
-    let map = contents(&bed.open().unwrap());
-    let keys: Vec<_> = map.into_keys().collect();
-    assert_eq!(keys, [b"outer"], "{report:?}");
+    let mut plain = masked.clone();
+    let slots = plain.files.get_mut(Path::new(SLOTS)).unwrap();
+    let at = item_of(slots, b"outer");
+    let bytes = HEAD + b"outer".len() + outer.len();
+    let item = forged(&[&slots[at..][..HEAD], b"outer", &outer].concat(), bytes, |item| {
+        item[7] = b'1';
+        item[12..16].copy_from_slice(&(outer.len() as u32).to_le_bytes());
+    });
+    slots[at..at + bytes].copy_from_slice(&item);
+    assert_eq!(item_of(slots, b"inner"), at + 512);
+    for image in [masked, plain] {
+        let (bed, report) = repaired(&image);
+        let map = contents(&bed.open().unwrap());
+        assert_eq!(map.into_iter().collect::<Vec<_>>(), [(b"outer".to_vec(), outer.clone())], "{report:?}");
+    }
+}
+
+/// A copy of an item of `bytes`, or of a stamp, that is changed and sound.
+fn forged(original: &[u8], bytes: usize, change: impl Fn(&mut [u8])) -> Vec<u8> {
+    let mut copy = original.to_vec();
+    change(&mut copy);
+    let crc = crc32c_append(crc32c(&copy[..8]), &copy[12..bytes]);
+    copy[8..12].copy_from_slice(&crc.to_le_bytes());
+    copy
+}
+
+/// What a value holds is never taken for an item or a stamp, whatever becomes of the item around it: not for one of
+/// another key, nor for one of a later version, over which a repair would refuse for good.
+#[test]
+fn what_a_value_holds_is_no_item_when_the_one_around_it_is_gone() {
+    let bed = old_machine();
+    let db = bed.open().unwrap();
+    db.put(b"inner", &value("inner", LARGE)).unwrap();
+    let slots = bed.fs().image().remove(Path::new(SLOTS)).unwrap();
+    let inner = &slots[item_of(&slots, b"inner")..][..1024];
+    let stamp = (0..slots.len()).step_by(512).find(|at| slots[*at..].starts_with(b"TERSTAMP")).unwrap();
+    let of_key = forged(inner, HEAD + 5 + LARGE, |item| item[HEAD..HEAD + 5].copy_from_slice(b"forge"));
+    let of_later_version = forged(inner, HEAD + 5 + LARGE, |item| item[7] = b'9');
+    let stamp = forged(&slots[stamp..][..512], 32, |stamp| {
+        stamp[12..16].copy_from_slice(&4096u32.to_le_bytes());
+        stamp[22] = 1;
+    });
+    let all = [of_key, of_later_version, stamp].concat();
+    let outer = [value("outer", 512 - HEAD - b"outer".len()), all, value("end", 600)].concat();
+    db.put(b"outer", &outer).unwrap();
+    assert!(contents(&db)[&b"outer"[..]] == outer);
+    db.close().unwrap();
+    let whole = bed.image();
+    let at = item_of(&whole.files[Path::new(SLOTS)], b"outer");
+    for (is_overwritten, has_manifest) in [(false, true), (false, false), (true, true), (true, false)] {
+        let mut image = whole.clone();
+        match has_manifest {
+            true => image.pool = None,
+            // The stamps tell how large sectors are, and the pool tells of whom.
+            false => image.files.retain(|path, _| path.ends_with("SLOTS")),
+        }
+        let slots = image.files.get_mut(Path::new(SLOTS)).unwrap();
+        match is_overwritten {
+            true => slots[at..at + 512].fill(0),
+            false => slots[at + 16] ^= 1,
+        }
+        let (bed, report) = repaired(&image);
+        let mut map = contents(&bed.open().unwrap());
+        assert_eq!(map.remove(&b"small"[..]).is_some(), !has_manifest);
+        let keys: Vec<_> = map.into_keys().collect();
+        assert_eq!(keys, [b"inner"], "{is_overwritten}, {has_manifest}: {report:?}");
+    }
 }
 
 /// An older copy of the file of slots is told, also where it has an older item of the same key in the same place; and a

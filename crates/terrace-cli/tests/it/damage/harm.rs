@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use terrace_base::rng::Rng;
 
-use super::ENGINES;
 use super::blocks;
 use super::image::Image;
+use crate::engines;
 
 /// Damages the database once or twice; says how.
 pub fn harm(image: &Image, rng: &mut Rng) -> Vec<String> {
@@ -71,7 +71,7 @@ fn misplace(image: &Image, names: &[String], rng: &mut Rng) -> String {
     let what = match rng.below(6) {
         0 => of_another_database(image, image.engine, name, rng),
         1 => {
-            let others: Vec<&str> = ENGINES.into_iter().filter(|engine| *engine != image.engine).collect();
+            let others: Vec<&str> = engines::names().filter(|engine| *engine != image.engine).collect();
             of_another_database(image, others[rng.below(3) as usize], name, rng)
         }
         2 => {

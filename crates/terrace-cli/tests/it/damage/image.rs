@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use terrace_base::rng::Rng;
 use terrace_cli::text;
 
+use crate::engines;
 use crate::support::{finish, piped, terrace};
 
 /// Keys that sessions draw from.
@@ -231,7 +232,7 @@ fn flags(engine: &str, rng: &mut Rng) -> Vec<String> {
     for setting in settings {
         flags.extend(["--set".to_string(), setting.to_string()]);
     }
-    if !matches!(engine, "slm" | "lsm" | "wip") || rng.one_in(2) {
+    if engines::pool_of(engine) == engines::EMULATED || rng.one_in(2) {
         flags.extend(["--pool".to_string(), "emulated:dram".to_string()]);
     }
     flags

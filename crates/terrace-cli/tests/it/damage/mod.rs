@@ -20,8 +20,7 @@ use image::Image;
 use judge::Verdict;
 use strays::Strays;
 
-/// Every engine.
-const ENGINES: [&str; 8] = ["slm", "lsm", "wip", "turbo", "sptree", "split", "lab", "tlsm"];
+use crate::engines;
 
 /// Cases of each engine.
 const CASES: u64 = 4;
@@ -70,42 +69,23 @@ fn explore(engine: &'static str) {
     assert!(faults.is_empty(), "{} of {cases}:\n{}", faults.len(), faults.join("\n"));
 }
 
-#[test]
-fn slm() {
-    explore("slm");
+macro_rules! explored {
+    ($($engine:ident)*) => {
+        $(#[test]
+        fn $engine() {
+            explore(stringify!($engine));
+        })*
+
+        /// Must catch an engine that is not damaged here.
+        #[test]
+        fn every_engine_is_explored() {
+            let mut here = [$(stringify!($engine)),*];
+            let mut all: Vec<_> = engines::names().collect();
+            here.sort_unstable();
+            all.sort_unstable();
+            assert_eq!(here[..], all);
+        }
+    };
 }
 
-#[test]
-fn lsm() {
-    explore("lsm");
-}
-
-#[test]
-fn wip() {
-    explore("wip");
-}
-
-#[test]
-fn turbo() {
-    explore("turbo");
-}
-
-#[test]
-fn sptree() {
-    explore("sptree");
-}
-
-#[test]
-fn split() {
-    explore("split");
-}
-
-#[test]
-fn lab() {
-    explore("lab");
-}
-
-#[test]
-fn tlsm() {
-    explore("tlsm");
-}
+explored!(slm lsm wip turbo sptree split lab tlsm);

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use terrace::{Db, EngineKind, Options};
 
+use crate::engines;
 use crate::support::{self, Bed, Run};
 
 pub use records::{identity, record};
@@ -15,8 +16,6 @@ use records::sealed;
 
 /// Keys of a small database.
 const KEYS: u32 = 300;
-
-const ENGINES: [&str; 5] = ["slm", "lsm", "wip", "turbo", "sptree"];
 
 /// Makes a database with its pool in `pool`, with the command itself.
 fn make(bed: &Bed, dir: &Path, engine: &str, pool: &str) {
@@ -67,7 +66,7 @@ fn spoil(path: &Path) {
 
 #[test]
 fn what_lies_beside_a_pool_is_not_a_repairs_to_remove() {
-    for engine in ENGINES {
+    for engine in engines::names() {
         let bed = Bed::new();
         let (one, other) = (bed.path("one"), bed.path("other"));
         let (pool, beside) = (bed.path("p"), bed.path("p.repair"));
@@ -134,11 +133,13 @@ fn a_note_of_another_place_costs_no_pool() {
     make(&bed, &other, "turbo", &emulated(&beside));
     let folder = one.join("repair");
     let path = |path: &Path| [&[path.as_os_str().len() as u8], path.as_os_str().as_encoded_bytes()].concat();
-    let note = |dir: &Path, pool: &Path| sealed(b"TERRNOTE", 2, &[path(dir), path(pool)].concat());
+    let note = |dir: &Path, pool: &Path| sealed(b"TERRNOTE", 3, &[path(dir), path(pool)].concat());
     let outcomes = [
         (note(&other, &beside), 0),
         (note(&one, &other.join("CURRENT")), 2),
-        (b"TERRNOTE\x01\0\0\0".repeat(3), 3),
+        (b"TERRNOTE\x01\0\0\0".repeat(3), 2),
+        (sealed(b"TERRNOTE", 2, &note(&one, &beside)[16..]), 3),
+        (sealed(b"TERRNOTE", 4, &note(&one, &beside)[16..]), 3),
     ];
     for (note, code) in outcomes {
         std::fs::create_dir(&folder).unwrap();
@@ -160,7 +161,7 @@ fn a_note_of_another_place_costs_no_pool() {
 /// none that is gone.
 #[test]
 fn a_pool_behind_a_link_stays_where_it_is() {
-    for (i, engine) in ENGINES.into_iter().enumerate() {
+    for (i, engine) in engines::names().enumerate() {
         let bed = Bed::new();
         let home = bed.path("medium");
         std::fs::create_dir(&home).unwrap();
@@ -222,7 +223,7 @@ fn no_pool_is_made_under_the_name_of_another_file() {
 
 #[test]
 fn a_repair_goes_on_without_a_pool_only_if_there_is_none() {
-    for engine in ENGINES {
+    for engine in engines::names() {
         let bed = Bed::new();
         let pool = bed.path("p");
         make(&bed, &bed.db, engine, &emulated(&pool));
@@ -241,9 +242,9 @@ fn a_repair_goes_on_without_a_pool_only_if_there_is_none() {
 /// One missing file, and the next write made a new database over the old one.
 #[test]
 fn a_database_without_its_pointer_is_damaged_and_not_gone() {
-    for (engine, pool) in
-        ENGINES.map(|engine| (engine, "emulated:dram")).into_iter().chain([("slm", "auto"), ("lsm", "auto")])
-    {
+    let emulated = engines::names().map(|engine| (engine, engines::EMULATED));
+    let in_files = engines::with_pools().filter(|(_, pool)| *pool == "auto");
+    for (engine, pool) in emulated.chain(in_files) {
         for gone in [&["CURRENT"][..], &["CURRENT", "MANIFEST"]] {
             let bed = Bed::new();
             make(&bed, &bed.db, engine, pool);
@@ -251,7 +252,7 @@ fn a_database_without_its_pointer_is_damaged_and_not_gone() {
                 std::fs::remove_file(path).unwrap();
             }
             let flags = ["--engine", engine, "--pool", pool];
-            for other in ENGINES {
+            for other in engines::names() {
                 let other = ["--engine", other, "--pool", pool];
                 bed.run("put", &[&["a", "b"], &other[..]].concat()).fails(3, &["repair"]);
             }
@@ -345,12 +346,11 @@ fn ends_soon(dir: &Path, command: &str) {
 #[test]
 fn an_emulated_pool_whose_manifest_is_gone_is_asked_for_by_its_name() {
     // Where there are tables, these say whose the pool is, and not what it is.
-    let cases = [("slm", true), ("lsm", true), ("wip", true), ("lsm", false), ("wip", false)];
-    let cases = cases.into_iter().chain([("slm", false), ("turbo", false), ("sptree", false)]);
-    for (engine, has_tables) in cases {
+    let cases = engines::names().flat_map(|engine| [(engine, true), (engine, false)]);
+    for (engine, is_flushed) in cases {
         let bed = Bed::new();
         make(&bed, &bed.db, engine, "emulated:dram");
-        if has_tables {
+        if is_flushed {
             flush_of(engine, &bed.db);
         }
         for manifest in names(&bed.db, "MANIFEST") {

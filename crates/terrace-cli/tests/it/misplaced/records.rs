@@ -3,17 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrace_base::checksum::crc32c;
+use terrace_base::checksum::{crc32c, crc32c_append};
 use terrace_disk::RealFs;
 
-use super::{ENGINES, KEYS, count, make, names};
+use super::{KEYS, count, make, names};
+use crate::engines;
 use crate::support::Bed;
 
 /// The record of a repair is carried out only where its files are: one that somebody has copied, or whose folder
 /// `repair` somebody has removed, would put nothing in the place of what it removes.
 #[test]
 fn a_record_without_its_files_changes_nothing() {
-    for engine in ENGINES {
+    for engine in engines::names() {
         let bed = Bed::new();
         make(&bed, &bed.db, engine, "emulated:dram");
         let there = names(&bed.db, "");
@@ -25,7 +26,7 @@ fn a_record_without_its_files_changes_nothing() {
 /// opens to read, is told, too.
 #[test]
 fn a_record_of_another_database_changes_nothing() {
-    for engine in ENGINES {
+    for engine in engines::names() {
         let bed = Bed::new();
         let other = bed.path("other");
         make(&bed, &bed.db, engine, "emulated:dram");
@@ -48,16 +49,18 @@ fn what_is_no_record_is_told_by_whoever_comes_by_it() {
     let bed = Bed::new();
     make(&bed, &bed.db, "slm", "auto");
     let there = names(&bed.db, "");
-    let mut version = record(identity(&bed.db), &there);
-    for bytes in [&b""[..], b"TERREPAR", &[0; 5000], &version.clone()] {
-        let mut bytes = bytes.to_vec();
-        bytes.extend(if bytes.len() > 20 { vec![1] } else { vec![] });
-        carries_nothing_out(&bed, &bytes, &there);
+    let sound = record(identity(&bed.db), &there);
+    let mut flipped = sound.clone();
+    flipped[8] ^= 0x80;
+    for bytes in [&b""[..], b"TERREPAR", &[0; 5000], &[&sound[..], &[1]].concat(), &flipped] {
+        carries_nothing_out(&bed, bytes, &there);
     }
-    version[8] = 1;
-    std::fs::write(bed.db.join("REPAIR"), version).unwrap();
-    for command in [&["put", "a", "b"][..], &["repair"], &["repair", "--dry-run"], &["get", "a"]] {
-        bed.run(command[0], &command[1..]).fails(3, &["REPAIR", "version 1"]);
+    for version in [1, 2, 4] {
+        let other = sealed(b"TERREPAR", version, &sound[16..]);
+        std::fs::write(bed.db.join("REPAIR"), other).unwrap();
+        for command in [&["put", "a", "b"][..], &["repair"], &["repair", "--dry-run"], &["get", "a"]] {
+            bed.run(command[0], &command[1..]).fails(3, &["REPAIR", &format!("version {version}")]);
+        }
     }
     std::fs::File::create(bed.db.join("REPAIR")).unwrap().set_len(1 << 40).unwrap();
     bed.run::<&str>("repair", &[]).fails(3, &["REPAIR", "more bytes"]);
@@ -92,9 +95,12 @@ pub fn record(database: [u8; 16], there: &[PathBuf]) -> Vec<u8> {
     body.push(there.len() as u8);
     body.extend(there.iter().flat_map(|path| bytes(&name(path))));
     body.extend([0, 0]);
-    sealed(b"TERREPAR", 2, &body)
+    sealed(b"TERREPAR", 3, &body)
 }
 
 pub(super) fn sealed(magic: &[u8; 8], version: u32, body: &[u8]) -> Vec<u8> {
-    [magic, &version.to_le_bytes()[..], &crc32c(body).to_le_bytes(), body].concat()
+    let front = [magic, &version.to_le_bytes()[..]].concat();
+    // The first two versions covered their bodies alone.
+    let crc = if version <= 2 { crc32c(body) } else { crc32c_append(crc32c(&front), body) };
+    [&front[..], &crc.to_le_bytes(), body].concat()
 }

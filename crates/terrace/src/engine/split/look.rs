@@ -5,20 +5,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrace_base::checksum::crc32c_append;
 use terrace_base::{Error, Result};
-use terrace_disk::{Access, Fs, ReadFile, Slot};
+use terrace_disk::{Access, Fs, LEAST_SECTOR_BYTES, ReadFile, Slot};
 
 use super::home;
-use super::item::{self, HEAD_BYTES, Head};
+use super::item::{self, Head};
+use super::sift::{Begins, Sift};
 use super::stamp::Stamp;
 use crate::manifest::{KnownStamp, Manifest};
 
 /// Bytes read at a time.
 const READ_BYTES: u64 = 1 << 20;
-
-/// No file of slots has smaller sectors.
-const LEAST_SECTOR_BYTES: u32 = 512;
 
 /// The file `SLOTS` of a database of the engine `split`, for examination. Nothing is written, and no index is
 /// needed.
@@ -149,44 +146,49 @@ impl SlotsFile {
     }
 
     /// Shows what begins at each sector, except within a sound item: such a sector belongs to the value, and
-    /// no part of a sound item can have been overwritten. It shows nothing of other databases.
+    /// no part of a sound item can have been overwritten. It shows nothing of other databases. The file is
+    /// read once, and the keys in it once more.
     ///
     /// # Errors
     ///
     /// `InvalidFormat` for a sound item that a later version wrote; at the end `Corruption` if the
     /// stamp that the manifest knows is not in its place, or if the file ends before its length; the system's
     /// error for a failed read; and the errors of `see`.
-    ///
-    /// An unsound item is read to its end, and so is everything that begins within it: a file made up of many
-    /// such items may take long.
     pub fn visit<E: From<Error>>(&self, see: &mut dyn FnMut(InSlots<'_>) -> Result<(), E>) -> Result<(), E> {
         let (len, sector) = (self.file.len(), self.sector_bytes as usize);
-        let (mut piece, mut covered, mut is_there) = (Vec::new(), 0, self.known.is_none());
+        let (mut piece, mut sift) = (Vec::new(), Sift::new(self.origin, len));
+        let mut is_there = self.known.is_none();
         for start in (0..len).step_by(READ_BYTES as usize) {
             piece.resize((len - start).min(READ_BYTES) as usize, 0);
             self.file.read_at(start, &mut piece)?;
-            for at in (0..piece.len()).step_by(sector) {
-                let (offset, front) = (start + at as u64, &piece[at..]);
-                if offset < covered {
-                    continue;
-                }
-                if let Some(stamp) = Stamp::decode(self.origin, front) {
-                    let is_known = self.is_known(offset, stamp.number);
-                    is_there |= is_known;
-                    see(InSlots::Stamp { offset, number: stamp.number, is_known })?;
-                } else if let Some(head) = Head::of(self.origin, front) {
-                    let (key, is_sound) = self.read_item(offset, &head, front)?;
-                    if is_sound && head.is_later {
-                        return Err(item::later(&self.path).into());
-                    }
-                    if is_sound {
-                        covered = offset + head.bytes() as u64;
-                    }
-                    see(self.item(offset, &head, &key, is_sound))?;
+            for (i, sector_bytes) in piece.chunks(sector).enumerate() {
+                sift.take(start + (i * sector) as u64, sector_bytes);
+                while let Some((offset, begins)) = sift.next() {
+                    is_there |= self.show(offset, begins, see)?;
                 }
             }
         }
         if is_there { Ok(()) } else { Err(self.unstamped().into()) }
+    }
+
+    /// Shows what begins at `offset`; returns whether that is the stamp that the manifest knows.
+    fn show<E: From<Error>>(
+        &self,
+        offset: u64,
+        begins: Begins,
+        see: &mut dyn FnMut(InSlots<'_>) -> Result<(), E>,
+    ) -> Result<bool, E> {
+        match begins {
+            Begins::Stamp(Stamp { number, .. }) => {
+                let is_known = self.is_known(offset, number);
+                see(InSlots::Stamp { offset, number, is_known }).map(|()| is_known)
+            }
+            Begins::Item(head, true) if head.is_later => Err(item::later(&self.path).into()),
+            Begins::Item(head, is_sound) => {
+                let key = self.key(offset, &head)?;
+                see(self.item(offset, &head, &key, is_sound)).map(|()| false)
+            }
+        }
     }
 
     fn item<'a>(&self, offset: u64, head: &Head, key: &'a [u8], is_sound: bool) -> InSlots<'a> {
@@ -200,27 +202,13 @@ impl SlotsFile {
         }
     }
 
-    /// The key of the item with this head at `offset`, and whether the item is sound. It may be long: it is
-    /// read piece by piece.
-    fn read_item(&self, offset: u64, head: &Head, front: &[u8]) -> Result<(Vec<u8>, bool)> {
-        let (from, end) = (offset + HEAD_BYTES as u64, offset + head.bytes() as u64);
-        let is_whole = end <= self.file.len();
-        let end = end.min(self.file.len());
-        let key_end = end.min(from + head.key_len as u64);
-        let mut key = vec![0; key_end.saturating_sub(from) as usize];
-        self.file.read_at(from, &mut key)?;
-        if !is_whole {
-            return Ok((key, false));
-        }
-        let mut crc = crc32c_append(item::crc(&front[..HEAD_BYTES]), &key);
-        let mut piece = Vec::new();
-        for start in (key_end..end).step_by(READ_BYTES as usize) {
-            piece.resize((end - start).min(READ_BYTES) as usize, 0);
-            self.file.read_at(start, &mut piece)?;
-            crc = crc32c_append(crc, &piece);
-        }
-        let is_sound = front[8..12] == crc.to_le_bytes();
-        Ok((key, is_sound))
+    /// The key of the item with this head at `offset`, as far as the file has it.
+    fn key(&self, offset: u64, head: &Head) -> Result<Vec<u8>> {
+        let there = (self.file.len() - offset).min(head.value_from() as u64) as usize;
+        let mut front = vec![0; there];
+        self.file.read_at(offset, &mut front)?;
+        head.unmask(&mut front);
+        Ok(front.split_off(head.key_from().min(there)))
     }
 
     fn is_known(&self, offset: u64, number: u64) -> bool {
@@ -250,4 +238,62 @@ pub(super) fn newest_stamp(
         newest = newest.into_iter().chain(found).max_by_key(|(_, stamp)| stamp.number);
     }
     Ok(newest)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    /// Counts the bytes that are read of it.
+    #[derive(Debug)]
+    struct Counted(Vec<u8>, AtomicU64);
+
+    impl ReadFile for Counted {
+        fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
+            self.1.fetch_add(buf.len() as u64, Ordering::Relaxed);
+            buf.copy_from_slice(&self.0[offset as usize..][..buf.len()]);
+            Ok(())
+        }
+
+        fn len(&self) -> u64 {
+            self.0.len() as u64
+        }
+
+        fn path(&self) -> &Path {
+            Path::new("SLOTS")
+        }
+    }
+
+    /// Must catch a pass that reads to the end of every item that is not sound.
+    #[test]
+    fn a_file_of_items_that_reach_to_its_end_is_read_once() {
+        const SECTOR: usize = 512;
+        let mut file = vec![0; 2000 * SECTOR];
+        for at in (0..file.len()).step_by(SECTOR) {
+            let value = vec![1; file.len() - at - 100];
+            let item = crate::engine::pm::Item { key: b"key", value: &value, number: 9 };
+            file[at..at + SECTOR].copy_from_slice(&item::encode(7, &item, SECTOR as u32)[..SECTOR]);
+        }
+        let (len, counted) = (file.len() as u64, Arc::new(Counted(file, AtomicU64::new(0))));
+        let slots = SlotsFile {
+            file: counted.clone(),
+            path: "SLOTS".into(),
+            origin: 7,
+            sector_bytes: SECTOR as u32,
+            known: None,
+        };
+        let mut found = 0;
+        slots
+            .visit(&mut |in_slots| {
+                found += u64::from(matches!(in_slots, InSlots::Item { is_sound: false, key: b"key", .. }));
+                Ok::<(), Error>(())
+            })
+            .unwrap();
+        // The last one ends within its sector.
+        assert_eq!(found, len / SECTOR as u64 - 1);
+        let read = counted.1.load(Ordering::Relaxed);
+        assert!(read < len + len / 4, "{read} bytes of {len}");
+    }
 }

@@ -48,6 +48,7 @@ mod place;
 mod reclaim;
 mod repair;
 mod runs;
+mod sift;
 mod stamp;
 mod tree;
 mod weights;

@@ -33,6 +33,8 @@ pub enum Op {
         from: u16,
         to: u16,
     },
+    /// Compacts all keys.
+    CompactAll,
     /// Runs one background job.
     Background,
     /// Closes and opens again.

@@ -74,7 +74,7 @@ fn around(seed: u64, full: Op, mix: Mix) -> Vec<Op> {
     ops.extend(drawn(seed + 1000, 40));
     ops.extend([Op::Room, Op::Compare, Op::Put { key: 3, len: 100 }, Op::Flush]);
     ops.extend(drawn(seed + 2000, 10));
-    ops.extend([Op::COMPACT_LONG_KEYS, Op::Compare]);
+    ops.extend([Op::CompactAll, Op::Compare]);
     ops
 }
 

@@ -152,6 +152,10 @@ impl<'a> Session<'a> {
                 let outcome = self.db().compact_range(range);
                 self.has_worked("compact", outcome).map(drop)
             }
+            Op::CompactAll => {
+                let outcome = self.db().compact_range(..);
+                self.has_worked("compact all", outcome).map(drop)
+            }
             Op::Background => {
                 self.process.help();
                 Ok(())

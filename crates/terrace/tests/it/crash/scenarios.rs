@@ -148,6 +148,36 @@ fn compaction() {
     Plan { drawn: Drawn { seed: 6, ops: 70, mix: Mix::COMPACTIONS }, images: 2000 }.explore();
 }
 
+/// Must catch what only a compaction of all keys comes to: the last level beside the first ones, tombstones with
+/// nothing below them, versions that a snapshot needs in it, a second one with nothing to do, and a database that is
+/// emptied.
+#[test]
+fn compaction_of_all_keys() {
+    let seed = 41;
+    let drawn = |seed, ops, mix| Drawn { seed, ops, mix: Mix { compact: 0, ..mix } }.draw();
+    let delete = |every: u16| (0..60).filter(move |key| key % every != 0).map(|key| Op::Delete { key });
+    let few = |from: u16| (from..from + 6).map(|key| Op::Put { key, len: 300 });
+    let all = [Op::CompactAll, Op::Compare];
+    let mut ops = drawn(seed, 40, Mix::COMPACTIONS);
+    ops.extend(all.iter().chain(&all).cloned());
+    ops.extend(
+        drawn(seed + 1, 30, Mix { kill: 0, reopen: 0, ..Mix::EVERYTHING }).into_iter().chain([Op::Snapshot]),
+    );
+    ops.extend(delete(4).chain([Op::CompactAll, Op::ReadSnapshots, Op::Release, Op::Release, Op::Release]));
+    ops.extend(all.iter().cloned().chain(few(20)).chain([Op::Kill, Op::CompactAll]).chain(few(23)));
+    ops.extend(
+        [Op::Reopen, Op::CompactAll].into_iter().chain(delete(u16::MAX)).chain([Op::Delete { key: 0 }]),
+    );
+    ops.extend(all.iter().cloned().chain(few(0)).chain(all.clone()));
+    for (engine, granularity) in everywhere().filter(|(engine, _)| !engine.keeps_all_in_memory()) {
+        let scenario = scenario(with_memtables_of(seed, options(engine)), Errors::Fail);
+        let summary = Exploration { engine, granularity, seed, images: 100 }
+            .explorer()
+            .must_pass(scenario, ops.clone());
+        println!("{engine:?} {granularity:?}: {summary:?}");
+    }
+}
+
 /// Must catch versions of one key that are told apart by what they share: a table, a block, a length.
 #[test]
 fn versions_in_one_block() {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use terrace::{EngineKind, Error, ErrorKind};
-use terrace_base::checksum::crc32c;
+use terrace_base::checksum::{crc32c, crc32c_append};
 use terrace_base::rng::Rng;
 use terrace_index::kinds;
 use terrace_pmem::Granularity;
@@ -348,6 +348,29 @@ fn other_versions_of_pools_are_refused() {
         assert_refused(&bed);
         assert!(bed.image().pool == image.pool, "{}", sample.name);
     }
+}
+
+/// Must catch a repair that gives up a sound log in the pool because a later version wrote it.
+#[test]
+fn logs_in_pools_of_another_version_are_refused() {
+    let killed = |sample: &Sample| sample.image.granularity == Granularity::CacheLine && !sample.closed;
+    let mut tried = 0;
+    for sample in samples_with_tables().into_iter().filter(killed) {
+        let logs = sample.image.bed().open_pool().extents(kinds::LSM_LOG);
+        let mut image = sample.image.clone();
+        let pool = image.pool.as_mut().unwrap();
+        for at in logs.iter().map(|extent| extent.offset as usize) {
+            pool[at + 8] += 1;
+            let check = crc32c_append(crc32c(&pool[at..at + 12]), &pool[at + 16..at + 56]);
+            pool[at + 12..at + 16].copy_from_slice(&check.to_le_bytes());
+        }
+        if logs.is_empty() {
+            continue;
+        }
+        assert_refused(&image.bed());
+        tried += 1;
+    }
+    assert!(tried > 3, "{tried}");
 }
 
 /// Must catch a repair that forgets the logs of write buffers where the pool does not open, be it told of buffers or

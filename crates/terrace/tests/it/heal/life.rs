@@ -105,6 +105,7 @@ impl<'a> Life<'a> {
             Op::Compare => self.compare("comparing"),
             Op::Flush => self.call("flush", || self.db().flush()).map(drop),
             Op::Compact { from, to } => self.compact(*from, *to),
+            Op::CompactAll => self.call("compact all", || self.db().compact_range(..)).map(drop),
             Op::Background => {
                 self.process.help();
                 Ok(())
@@ -308,7 +309,7 @@ impl<'a> Life<'a> {
     /// Brings the store to rest with nothing held: what it takes now it needs.
     pub fn comes_to_rest(&mut self) -> Verdict {
         self.held.clear();
-        for op in [Op::Put { key: 1, len: 31 }, Op::Flush, Op::COMPACT_LONG_KEYS, Op::Flush] {
+        for op in [Op::Put { key: 1, len: 31 }, Op::Flush, Op::CompactAll, Op::Flush] {
             self.carry_out(&op).map_err(|e| format!("coming to rest: {e}"))?;
             self.rest();
         }
