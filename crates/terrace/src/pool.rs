@@ -10,6 +10,7 @@
 //! 4. The identity names the kind of media on which the pool lies, and so whether there is a log of what a
 //!    power cut could take from it. A pool on another kind of media is not written to.
 
+mod debt;
 mod guard;
 mod salvage;
 
@@ -18,13 +19,14 @@ use std::path::{Component, Path, PathBuf};
 
 use terrace_base::rng::Rng;
 use terrace_base::{Error, ErrorKind, Result};
-use terrace_pmem::{Granularity, Known, Marks, MediaRequest, Opened, Pool, PoolOptions, Profile};
+use terrace_pmem::{Granularity, Known, MediaRequest, Opened, Pool, PoolOptions, Profile};
 
 use crate::core::Core;
 use crate::manifest::{Identity, KnownPool, Manifest};
 use crate::options::{EngineKind, Options, PoolChoice};
 use crate::stats::Stats;
 
+pub(crate) use debt::{is_reclaim_due, may_reclaim, pay_before_check, reclaim};
 pub(crate) use guard::{refuse_headless, refuse_name_of_another_file, refuse_used};
 pub(crate) use salvage::{Sought, open_to_repair};
 
@@ -361,13 +363,6 @@ pub(crate) fn close_unsealed(manifest: &Manifest, pool: &Pool) -> Result<()> {
         manifest.apply(&[])?;
     }
     pool.close()
-}
-
-/// Frees what a crash has left outside `marks`. Nobody frees anything meanwhile, so nothing found has an
-/// owner.
-pub(crate) fn reclaim(pool: &Pool, marks: &Marks) -> Result<()> {
-    pool.reclaim(marks)?;
-    pool.release_reclaimed().map(drop)
 }
 
 /// Units of a pool that are verified in one job.

@@ -112,6 +112,8 @@ pub(crate) struct Allocator {
     kept: kept::Kept,
     /// Whether something active at an unclean open is still unaccounted for.
     pub(crate) inherits: AtomicBool,
+    /// Whether an owner cannot reclaim that yet.
+    pub(crate) is_put_off: AtomicBool,
 }
 
 impl Allocator {
@@ -124,6 +126,7 @@ impl Allocator {
             shelves: (0..256).map(|_| OnceLock::new()).collect(),
             kept: kept::Kept::default(),
             inherits: AtomicBool::new(false),
+            is_put_off: AtomicBool::new(false),
         }
     }
 

@@ -9,6 +9,17 @@
 //!
 //! So reclaiming runs beside mutators. The owners' walks obey one rule: an object that is reachable throughout a walk
 //! is marked by it, even if it is moved meanwhile.
+//!
+//! Two debts are kept apart, because they end in different ways:
+//!
+//! - what was inherited. It ends when a reclaim has freed all of it, and not before: a reclaim that fails leaves it.
+//! - what an owner has [noted](Pool::leave_unreclaimed) in this session. It stays until the close. Marks may have passed
+//!   an object before its owner lost it, and one that was made in this session is not inherited: so no reclaim of this
+//!   session proves that it is gone.
+//!
+//! The close writes down whether there is either. Nothing has to be durable before: until then the state says that the
+//! pool is not closed, and everything active at a crash is inherited by the next session. Flag and bitmaps cannot
+//! contradict each other either: everything that was stored is durable before the close writes the flag.
 
 use std::sync::atomic::Ordering;
 
@@ -24,12 +35,12 @@ use crate::pool::Pool;
 impl Pool {
     /// Frees, in the pool, all objects that were active when it was opened after an unclean end, are not marked, and
     /// were not freed since. Returns their bytes; zero after a clean open. Afterwards everything is accounted for, and
-    /// another call does nothing.
+    /// another call does nothing. After an error some may be left, for another call or for the next session.
     ///
     /// The memory is not given out again at once, since mutators may still hold what they unlinked: see
     /// [`release_reclaimed`](Self::release_reclaimed).
     pub fn reclaim(&self, marks: &Marks) -> Result<u64> {
-        if !self.inner.alloc.inherits.swap(false, Ordering::AcqRel) {
+        if !self.needs_reclaim() {
             return Ok(0);
         }
         let mut found = self.reclaim_extents(marks);
@@ -37,7 +48,8 @@ impl Pool {
             found += self.reclaim_slots(&slab, marks.slots.get(&slab.unit).map(Vec::as_slice))?;
         }
         self.drain();
-        self.reclaimed();
+        // Only now: who closes beside this, or after an error, still finds the debt.
+        self.inner.alloc.inherits.store(false, Ordering::Release);
         Ok(found)
     }
 
@@ -82,13 +94,13 @@ impl Pool {
     fn reclaim_slots(&self, slab: &Slab, marked: Option<&[u64]>) -> Result<u64> {
         let mut state = slab.state.lock();
         let orphans = state.orphans(marked);
-        state.forget_inheritance();
         for &slot in &orphans {
             let (word, bit) = bit(slot);
             let active = slab.active(self, word)?;
             slab.set_active(self, word, active & !bit);
             state.reclaim(slot);
         }
+        state.forget_inheritance();
         Ok(orphans.len() as u64 * u64::from(slab.geometry.class_bytes))
     }
 }

@@ -236,8 +236,14 @@ impl SlabState {
         self.inherited = Vec::new();
     }
 
+    /// The slots of bitmap word `word` that are still inherited.
+    pub(super) fn inherited(&self, word: u32) -> u64 {
+        self.inherited.get(word as usize).copied().unwrap_or(0)
+    }
+
     /// Notes that the slot's bit in the pool was cleared.
     pub(super) fn reclaim(&mut self, slot: u32) {
+        self.disinherit(slot);
         let (word, bit) = bit(slot);
         self.reclaimed.resize(self.taken.len(), 0);
         self.reclaimed[word as usize] |= bit;

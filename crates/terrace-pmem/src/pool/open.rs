@@ -125,7 +125,8 @@ impl Pool {
                 generation: parts.session.generation(),
                 still: RwLock::new(parts.session.is_read_only()),
                 session: Mutex::new(parts.session),
-                unreclaimed: AtomicBool::new(parts.unreclaimed),
+                // A salvage inherits nothing, and so it frees nothing either.
+                unreclaimed: AtomicBool::new(options.salvage && parts.unreclaimed),
                 over: AtomicBool::new(false),
                 roots: RwLock::new(()),
             }),
@@ -161,7 +162,7 @@ impl Pool {
         let digests = self.write_digests(self.inner.opened != Opened::Clean);
         self.sync_in(&mut session)?;
         let raw = Raw::new(&*self.inner.media, &self.inner.name)?;
-        session.close(self.needs_reclaim(), digests, &raw)?;
+        session.close(self.needs_reclaim() || self.is_debt_noted(), digests, &raw)?;
         self.inner.over.store(true, Ordering::Release);
         Ok(())
     }
@@ -180,13 +181,29 @@ impl Pool {
 
     /// Whether objects that were active when the pool was opened may have no owner: see [`Pool::reclaim`].
     pub fn needs_reclaim(&self) -> bool {
-        self.inner.unreclaimed.load(Ordering::Acquire)
+        self.inner.alloc.inherits.load(Ordering::Acquire)
     }
 
-    /// Notes that some active object will have no owner when the pool is closed. The close remembers it for the
-    /// [`reclaim`](Pool::reclaim) of the next writer.
+    /// Notes that what the pool [needs](Self::needs_reclaim) cannot be done yet: the owner does not know what it will
+    /// reach. Until a [`reclaim`](Pool::reclaim) has been, a [`check`](Pool::check) takes what was inherited for a debt.
+    pub fn put_off_reclaim(&self) {
+        self.inner.alloc.is_put_off.store(true, Ordering::Release);
+    }
+
+    /// Whether a reclaim was put off, and has not been since.
+    pub fn is_reclaim_put_off(&self) -> bool {
+        self.needs_reclaim() && self.inner.alloc.is_put_off.load(Ordering::Acquire)
+    }
+
+    /// Notes that some active object has no owner, or will have none when the pool is closed. The close remembers it for
+    /// the [`reclaim`](Pool::reclaim) of the next writer; one of this session does not undo it.
     pub fn leave_unreclaimed(&self) {
         self.inner.unreclaimed.store(true, Ordering::Release);
+    }
+
+    /// Whether some active object may have no owner although nothing was inherited.
+    pub(crate) fn is_debt_noted(&self) -> bool {
+        self.inner.unreclaimed.load(Ordering::Acquire)
     }
 
     /// Whether the header on the medium is still the one that was opened.
@@ -205,10 +222,6 @@ impl Pool {
             problems.push(Problem::new(SIZE_WORD_AT, format!("size word is {stored:#018x}")));
         }
         problems
-    }
-
-    pub(crate) fn reclaimed(&self) {
-        self.inner.unreclaimed.store(false, Ordering::Release);
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use terrace_base::ErrorKind;
-use terrace_pmem::{Extent, Granularity, Kind, MemMedia, Opened, Pool, PoolOptions, Slot};
+use terrace_pmem::{Extent, Granularity, Kind, Media, MemMedia, Opened, Pool, PoolOptions, Slot};
 
 use crate::support::{name, options};
 
@@ -149,10 +149,13 @@ impl World {
     }
 
     fn reopen(&mut self, clean: bool) {
+        self.reopen_owing(clean, self.pool.needs_reclaim());
+    }
+
+    fn reopen_owing(&mut self, clean: bool, debt: bool) {
         if clean {
             self.pool.close().unwrap();
         }
-        let debt = self.pool.needs_reclaim();
         self.opens += 1;
         self.pool = Pool::open_on(self.media.clone(), name(), &Self::options(self.opens)).unwrap();
         assert_eq!(self.pool.opened(), if clean { Opened::Clean } else { Opened::Crashed });
@@ -313,6 +316,62 @@ fn a_debt_is_no_loss_to_a_reader() {
             world.apply(&Op::Extent { kind: 1, bytes: 100, link: false });
         }
     }
+}
+
+/// Nobody knows whether the marks have seen what an owner lost beside them.
+#[test]
+fn a_debt_that_is_noted_beside_the_marking_outlives_the_reclaim() {
+    let mut world = World::new();
+    world.apply(&Op::Slot { kind: 1, bytes: 100, link: false });
+    world.reopen(false);
+    let marks = world.marks(|_| true);
+    world.pool.leave_unreclaimed();
+    assert_eq!(world.pool.reclaim(&marks).unwrap(), 0);
+    assert_eq!(world.pool.check(&world.pool.marks()), [], "the debt may be anything");
+    world.reopen_owing(true, true);
+    assert_eq!(world.pool.check(&world.pool.marks()).len(), 1, "it is to be paid first");
+    world.reclaim();
+    world.reopen(true);
+    assert_eq!(world.pool.check(&world.pool.marks()), []);
+}
+
+/// Where a reclaim cannot be yet, what was inherited is not called lost; what is lost since is, and so is all after it.
+#[test]
+fn a_reclaim_that_is_put_off_is_still_owed() {
+    let mut world = World::new();
+    let lose = |world: &mut World| {
+        world.apply(&Op::Slot { kind: 1, bytes: 100, link: false });
+        world.apply(&Op::Extent { kind: 1, bytes: 100, link: false });
+    };
+    lose(&mut world);
+    world.reopen(false);
+    assert_eq!(world.pool.check(&world.pool.marks()).len(), 2);
+    world.pool.put_off_reclaim();
+    assert!(world.pool.is_reclaim_put_off());
+    assert_eq!(world.pool.check(&world.pool.marks()), []);
+    lose(&mut world);
+    assert_eq!(world.pool.check(&world.pool.marks()).len(), 2);
+    world.reclaim();
+    assert!(!world.pool.is_reclaim_put_off());
+    assert_eq!(world.pool.check(&world.pool.marks()).len(), 2);
+}
+
+#[test]
+fn a_reclaim_that_fails_can_be_tried_again() {
+    let mut world = World::new();
+    // Of one slab, in several words of its bitmap.
+    (0..100).for_each(|_| world.apply(&Op::Slot { kind: 1, bytes: 16, link: false }));
+    world.reopen(false);
+    let slab = world.pool.slots(Kind(1)).next().unwrap().0 & !4095;
+    // SAFETY: a word of the slab's bitmap, which only this thread uses.
+    let word = unsafe { &mut *world.media.base().add(slab as usize + 64 + 8).cast::<u64>() };
+    *word ^= 1 << 50;
+    assert_eq!(world.pool.reclaim(&world.pool.marks()).unwrap_err().kind(), ErrorKind::Corruption);
+    assert!(world.pool.needs_reclaim());
+    *word ^= 1 << 50;
+    world.pool.reclaim(&world.pool.marks()).unwrap();
+    assert_eq!(world.pool.check(&world.pool.marks()), []);
+    assert_eq!(world.pool.release_reclaimed().unwrap(), 1600);
 }
 
 #[test]

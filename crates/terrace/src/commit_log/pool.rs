@@ -10,6 +10,7 @@ use terrace_pmem::{Kind as PmKind, Pool};
 
 use super::record::Record;
 use super::replay::{Read, Source, decode};
+use crate::batch::WriteBatch;
 
 /// Extents of this kind hold logs.
 const LOG_KIND: PmKind = kinds::LSM_LOG;
@@ -106,11 +107,14 @@ pub(crate) fn number_of(log: &PmLog) -> Option<u64> {
     number
 }
 
+/// The records of a log as far as they can be read, and the error that ended the reading.
+type Log = (Vec<Record>, Result<()>);
+
 /// Logs read from a pool, each as far as possible and with the error that ended the reading.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     path: PathBuf,
-    logs: BTreeMap<u64, (Vec<Record>, Result<()>)>,
+    logs: BTreeMap<u64, Log>,
     /// Some logs that existed are missing here.
     pub lacks_some: bool,
 }
@@ -131,28 +135,49 @@ impl Gathered {
         Gathered { path, logs, lacks_some: false }
     }
 
-    /// The last write up to which the logs hold everything after `known`; `None` if one of the logs could not
-    /// be read to its end.
+    /// The last write up to which the logs held everything after `known`. Of a damaged log the next one tells where it
+    /// ended. `None` if that is unknown: no log comes after a damaged one, or logs are missing.
     pub fn reached(&self, known: u64) -> Option<u64> {
         let mut reached = known;
-        for (records, end) in self.logs.values() {
+        let mut damaged = None;
+        for (number, (records, end)) in &self.logs {
             for record in records {
                 match record {
-                    // What is missing here no later log has, be that damaged or not.
-                    Record::Start { before, .. } if *before > reached => {
-                        return (!self.lacks_some).then_some(reached);
-                    }
-                    Record::Batch { first_seq, ops } => {
-                        reached = reached.max(first_seq.saturating_add(ops.len() as u64).saturating_sub(1));
-                    }
+                    Record::Start { before, previous, .. } => match damaged.take() {
+                        // It holds everything up to there, or did before it was damaged.
+                        Some(last) if last == *previous => reached = reached.max(*before),
+                        Some(_) if *before > reached => return None,
+                        // What is missing here no later log has, be that damaged or not.
+                        None if *before > reached => return (!self.lacks_some).then_some(reached),
+                        _ => {}
+                    },
+                    Record::Batch { first_seq, ops } => reached = reached.max(last_of(*first_seq, ops)),
                     _ => {}
                 }
             }
             if end.is_err() {
-                return None;
+                damaged = Some(*number);
             }
         }
-        (!self.lacks_some).then_some(reached)
+        (damaged.is_none() && !self.lacks_some).then_some(reached)
+    }
+
+    /// The last write up to which everything after `known` can be read.
+    pub fn readable(&self, known: u64) -> u64 {
+        let mut readable = known;
+        for (records, end) in self.logs.values() {
+            for record in records {
+                match record {
+                    Record::Start { before, .. } if *before > readable => return readable,
+                    Record::Batch { first_seq, ops } => readable = readable.max(last_of(*first_seq, ops)),
+                    _ => {}
+                }
+            }
+            if end.is_err() {
+                return readable;
+            }
+        }
+        readable
     }
 
     /// In a pool that was closed cleanly the newest log must say so.
@@ -164,6 +189,11 @@ impl Gathered {
             _ => Ok(()),
         }
     }
+}
+
+/// The last write of a group.
+fn last_of(first_seq: u64, ops: &WriteBatch) -> u64 {
+    first_seq.saturating_add(ops.len() as u64).saturating_sub(1)
 }
 
 impl Source for Gathered {
@@ -189,9 +219,9 @@ impl Source for Gathered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::WriteBatch;
 
-    fn log(before: u64, writes: u64, is_whole: bool) -> (Vec<Record>, Result<()>) {
+    /// A log that begins after the write `before`, with so many writes.
+    fn log(before: u64, writes: u64, is_whole: bool) -> Log {
         let mut ops = WriteBatch::new();
         (0..writes).for_each(|_| ops.put(b"key", b"value"));
         let records = vec![
@@ -201,9 +231,24 @@ mod tests {
         (records, if is_whole { Ok(()) } else { Err(Error::invalid("damaged")) })
     }
 
-    fn reached(known: u64, logs: Vec<(Vec<Record>, Result<()>)>) -> Option<u64> {
-        let logs = (1..).zip(logs).collect();
-        Gathered { path: PathBuf::new(), logs, lacks_some: false }.reached(known)
+    /// Logs of these numbers, each with the number of the one before it.
+    fn gathered(logs: Vec<(u64, u64, Log)>) -> Gathered {
+        let linked = |(number, before_it, (mut records, end)): (u64, u64, Log)| {
+            if let Some(Record::Start { previous, .. }) = records.first_mut() {
+                *previous = before_it;
+            }
+            (number, (records, end))
+        };
+        let logs = logs.into_iter().map(linked).collect();
+        Gathered { path: PathBuf::new(), logs, lacks_some: false }
+    }
+
+    fn in_a_row(logs: Vec<Log>) -> Gathered {
+        gathered((1..).zip(logs).map(|(number, log)| (number, number - 1, log)).collect())
+    }
+
+    fn reached(known: u64, logs: Vec<Log>) -> Option<u64> {
+        in_a_row(logs).reached(known)
     }
 
     /// A log behind a gap says nothing of what is missing before it.
@@ -213,7 +258,27 @@ mod tests {
         assert_eq!(reached(10, vec![log(12, 5, true)]), Some(10));
         assert_eq!(reached(10, vec![log(12, 5, false)]), Some(10));
         assert_eq!(reached(10, vec![log(10, 5, true), log(17, 5, false)]), Some(15));
-        assert_eq!(reached(10, vec![log(10, 5, false), log(17, 5, true)]), None, "it may have held more");
         assert_eq!(reached(10, vec![log(10, 5, false)]), None);
+    }
+
+    /// The next log tells where a damaged one ended, unless there was another between them.
+    #[test]
+    fn a_damaged_log_ends_where_the_next_begins() {
+        assert_eq!(reached(10, vec![log(10, 5, false), log(17, 5, true)]), Some(22));
+        assert_eq!(reached(10, vec![log(10, 5, false), log(15, 5, true)]), Some(20));
+        assert_eq!(reached(10, vec![log(10, 5, false), log(17, 5, false), log(30, 5, true)]), Some(35));
+        assert_eq!(reached(10, vec![log(10, 5, false), log(17, 5, true), log(23, 5, true)]), Some(22));
+        assert_eq!(reached(10, vec![log(10, 5, false), log(17, 5, false)]), None, "it may have held more");
+        let apart = gathered(vec![(1, 0, log(10, 5, false)), (3, 2, log(17, 5, true))]);
+        assert_eq!(apart.reached(10), None, "one is missing");
+    }
+
+    #[test]
+    fn what_is_readable_ends_at_damage_and_at_gaps() {
+        let readable = |logs| in_a_row(logs).readable(10);
+        assert_eq!(readable(vec![log(10, 5, true), log(15, 5, true)]), 20);
+        assert_eq!(readable(vec![log(10, 5, false), log(15, 5, true)]), 15);
+        assert_eq!(readable(vec![log(10, 5, true), log(17, 5, true)]), 15);
+        assert_eq!(readable(vec![log(12, 5, true)]), 10);
     }
 }

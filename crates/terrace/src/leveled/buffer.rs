@@ -156,7 +156,7 @@ pub(crate) trait Stage: Debug + Send + Sync + Sized + 'static {
     }
 
     /// Before logs are replayed, proves that a manifest with `state` has not lost anything the stage depends
-    /// on. `logged` tells how far logs continue after a write; `None` if one cannot be read to its end.
+    /// on. `logged` tells how far logs continue after a write; `None` if that cannot be told.
     fn prove(&self, _state: &State, _logged: impl FnOnce(u64) -> Option<u64>) -> Result<()> {
         Ok(())
     }

@@ -21,6 +21,7 @@ const READAHEAD_BYTES: usize = 256 << 10;
 
 pub(super) fn check<B: WriteBuffer>(tree: &LeveledTree<B>) -> Result<CheckReport> {
     tree.jobs.wait_idle();
+    pool::pay_before_check(tree.pool.as_ref(), || tree.reclaim_now());
     let _no_compaction = tree.jobs.all_slots();
     let _no_flush = tree.flushes.claim();
     let mut report = CheckReport::default();

@@ -250,6 +250,9 @@ impl<B: WriteBuffer> LeveledTree<B> {
     fn sweep(&self) {
         self.core.files.sweep(&self.manifest);
         self.runs.lists().iter().for_each(|lists| lists.sweep(&self.manifest));
+        if pool::is_reclaim_due(self.pool.as_ref(), &self.manifest) {
+            self.jobs.tidy(&self.me, Self::reclaim_now);
+        }
     }
 
     /// Gives the cache the rest of the budget after memtables, each at its full size, the stage and tables.

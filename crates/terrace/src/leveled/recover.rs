@@ -37,10 +37,10 @@ impl<B: WriteBuffer> LeveledTree<B> {
         }
     }
 
-    /// If the manifest has not decided yet what exists, the next opening does it.
+    /// If the manifest cannot decide yet what exists, a later sweep does it, or a check, or the next opening.
     pub(super) fn reclaim_now(&self) -> Result<()> {
         let Some(pool) = &self.pool else { return Ok(()) };
-        if !self.manifest.settled()? {
+        if !pool::may_reclaim(pool, &self.manifest)? {
             return Ok(());
         }
         self.with_marked(pool, |marks| pool::reclaim(pool, marks))

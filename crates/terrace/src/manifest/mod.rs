@@ -331,6 +331,11 @@ impl Manifest {
         if undecided { self.apply(&[]) } else { Ok(()) }
     }
 
+    /// Whether no group is in doubt: nothing has to be [decided](Self::decide).
+    pub fn is_decided(&self) -> bool {
+        !self.writer.lock().undecided
+    }
+
     /// [`decide`](Self::decide) for an opening, which a full disk does not prevent; returns whether it has
     /// decided.
     pub fn settled(&self) -> Result<bool> {

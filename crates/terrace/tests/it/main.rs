@@ -4,6 +4,7 @@
 mod conformance;
 mod crash;
 mod damage;
+mod debts;
 mod full;
 mod harness;
 mod heal;

@@ -84,7 +84,7 @@ fn hear(
         return;
     }
     let found = runs.iter().map(|(_, meta, _)| meta.max_seq).max().unwrap_or(0);
-    let found = logged(found).unwrap_or(found);
+    let found = logs.map_or(found, |logs| logs.readable(found));
     if witness.flushed > found {
         base.report.doubts.push(format!(
             "writes {} to {}, which were flushed and are nowhere: deletions of what was not there, or lost",

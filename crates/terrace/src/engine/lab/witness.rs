@@ -54,7 +54,7 @@ impl Witness {
     }
 
     /// Evidence that a manifest with `state` has lost its end. `logged` tells how far logs continue after a
-    /// write; `None` if they cannot be read and may hold more, which is damage of another kind.
+    /// write; `None` if they may have held more than can be told, which is damage of another kind.
     pub fn refutes(&self, state: &State, logged: impl FnOnce(u64) -> Option<u64>) -> Option<String> {
         if self.left >= state.next_file {
             return Some(format!("values have left by file number {}, of which it does not know", self.left));

@@ -42,6 +42,8 @@ mod read;
 mod recover;
 mod repair;
 mod sparse;
+#[cfg(test)]
+mod tests;
 mod undo;
 mod versions;
 mod walk;

@@ -34,6 +34,12 @@ pub(super) enum Found {
 
 /// Opens or creates the database in `core.dir`; returns it and the last number in it.
 pub(crate) fn open<I: KeyIndex>(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
+    let store = open_store::<I>(core)?;
+    let last = store.number();
+    Ok((store, last))
+}
+
+pub(super) fn open_store<I: KeyIndex>(core: Arc<Core>) -> Result<Arc<PmStore<I>>> {
     let (manifest, pool, found) = match manifest::locate(&*core.fs, &core.dir)? {
         Some(_) => open_existing::<I>(&core)?,
         None => create::<I>(&core)?,
@@ -43,8 +49,7 @@ pub(crate) fn open<I: KeyIndex>(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64
     if !store.core.options.read_only {
         store.jobs.closed_unless(store.home.opened(&store))?;
     }
-    let last = store.number();
-    Ok((store, last))
+    Ok(store)
 }
 
 /// Creates a database: the pool, then the manifest, then the pool's contents, its owner and the first file

@@ -278,6 +278,13 @@ impl<I: KeyIndex> PmStore<I> {
     /// something still hangs under that, or if it is a record with a place where the place alone will do one
     /// day. The caller is alone and present.
     pub(super) fn collapse(&self, key: &[u8], held: &[u64]) -> Result<Option<VersionRefOf<I>>> {
+        self.try_collapse(key, held).inspect_err(|_| {
+            // Some versions may have lost their names and not be retired: nothing of this session finds them.
+            self.pool.leave_unreclaimed();
+        })
+    }
+
+    fn try_collapse(&self, key: &[u8], held: &[u64]) -> Result<Option<VersionRefOf<I>>> {
         let Some(head) = self.decode_some(self.index.get(key)?)? else { return Ok(None) };
         let chain = self.chain(head, key)?;
         let mut kept = vec![chain[0]];

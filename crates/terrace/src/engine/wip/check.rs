@@ -20,6 +20,7 @@ const READAHEAD_BYTES: usize = 256 << 10;
 
 pub(super) fn check(wip: &Wip) -> Result<CheckReport> {
     wip.jobs.wait_idle();
+    pool::pay_before_check(wip.pool.as_ref(), || wip.reclaim_now());
     let _no_compaction = wip.jobs.all_slots();
     let _no_flush = wip.flushes.claim();
     let mut report = CheckReport::default();

@@ -272,6 +272,9 @@ impl Wip {
     /// Removes what could not be removed before.
     fn sweep(&self) {
         self.core.files.sweep(&self.manifest);
+        if pool::is_reclaim_due(self.pool.as_ref(), &self.manifest) {
+            self.jobs.tidy(&self.me, Wip::reclaim_now);
+        }
     }
 
     /// Bytes that all memtables may hold.

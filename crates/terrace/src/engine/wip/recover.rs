@@ -183,10 +183,10 @@ impl Wip {
         }
     }
 
-    /// If the manifest has not decided yet what exists, the next opening does it.
-    fn reclaim_now(&self) -> Result<()> {
+    /// If the manifest cannot decide yet what exists, a later sweep does it, or a check, or the next opening.
+    pub(super) fn reclaim_now(&self) -> Result<()> {
         let Some(pool) = &self.pool else { return Ok(()) };
-        if !self.manifest.settled()? {
+        if !pool::may_reclaim(pool, &self.manifest)? {
             return Ok(());
         }
         self.log.with_marked(pool.marks(), |marks| pool::reclaim(pool, marks))

@@ -13,6 +13,7 @@ pub mod image;
 mod job_log;
 mod judge;
 mod memtable;
+mod older_pool;
 mod sample;
 mod whole;
 
