@@ -118,7 +118,10 @@ pub fn a_flushed_log_is_in_nobodys_way(engine: &Engine) {
     }
     let setup = Setup::roomy(engine, Granularity::CacheLine);
     let mut options = setup.options();
-    (options.pm_bytes, options.slm.memtable_bytes) = (1 << 20, 4096);
+    options.pm_bytes = 1 << 20;
+    let a_quarter = options.pm_bytes / 4;
+    (options.lsm.memtable_bytes, options.lab.levels.memtable_bytes) = (a_quarter, a_quarter);
+    options.wip.memtable_bytes = a_quarter;
     let takes = |bytes: usize, has_lived: bool| {
         let machine = Machine::new(&setup);
         if has_lived {
