@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `engine.rs` | what the store requires of an engine |
 //! | `request.rs` | writers' requests, and the groups in which engines receive them |
+//! | `condition.rs` | what must hold for a write to take place |
 //! | `snapshots.rs` | the versions that somebody may still read |
 //! | `health.rs` | the failure after which nothing is written any more |
 //! | `memory.rs` | the budget of DRAM, and how much of it each part has borrowed |
@@ -12,6 +13,7 @@
 //! | `table_reads.rs` | whether tables are read through mappings or by calls |
 //! | `report.rs` | the results of `check` and `repair` |
 
+pub(crate) mod condition;
 pub(crate) mod engine;
 pub(crate) mod files;
 pub(crate) mod health;
