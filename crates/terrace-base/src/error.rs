@@ -8,6 +8,9 @@ use std::sync::Arc;
 const ENFILE: i32 = 23;
 const EMFILE: i32 = 24;
 
+/// Bytes of a key that a message shows.
+const SHOWN_BYTES: usize = 64;
+
 /// The result of every fallible Terrace call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -97,6 +100,13 @@ pub enum Error {
     /// The store was opened read-only.
     #[error("the store is open read-only")]
     ReadOnly,
+    /// What a transaction was to stand on has been changed by another write. Nothing of it took effect; begun
+    /// anew, it may succeed.
+    #[error("the key \"{}\" was changed by another write: begin the transaction again", shown(key))]
+    Conflict {
+        /// A key that was changed.
+        key: Vec<u8>,
+    },
     /// An argument is outside its documented range.
     #[error("invalid argument: {0}")]
     InvalidArgument(String),
@@ -136,6 +146,8 @@ pub enum ErrorKind {
     NotClosed,
     /// See [`Error::ReadOnly`].
     ReadOnly,
+    /// See [`Error::Conflict`].
+    Conflict,
     /// See [`Error::InvalidArgument`].
     InvalidArgument,
     /// See [`Error::Unsupported`].
@@ -157,16 +169,17 @@ impl Error {
             Error::PoolFull { .. } => ErrorKind::PoolFull,
             Error::NotClosed { .. } => ErrorKind::NotClosed,
             Error::ReadOnly => ErrorKind::ReadOnly,
+            Error::Conflict { .. } => ErrorKind::Conflict,
             Error::InvalidArgument(_) => ErrorKind::InvalidArgument,
             Error::Unsupported { .. } => ErrorKind::Unsupported,
         }
     }
 
     /// Whether the same call may succeed later with nothing changed but time, free space and files that
-    /// others have open.
+    /// others have open; after a conflict, the same transaction, begun anew.
     pub fn is_retryable(&self) -> bool {
-        matches!(self.kind(), ErrorKind::NoSpace | ErrorKind::PoolFull | ErrorKind::Locked)
-            || self.is_out_of_descriptors()
+        use ErrorKind::{Conflict, Locked, NoSpace, PoolFull};
+        matches!(self.kind(), NoSpace | PoolFull | Locked | Conflict) || self.is_out_of_descriptors()
     }
 
     /// Whether the system has failed to do what was asked of it: that says nothing of what a file holds.
@@ -224,6 +237,12 @@ impl Error {
     }
 }
 
+/// At most [`SHOWN_BYTES`] of `key`, readable.
+fn shown(key: &[u8]) -> String {
+    let head = key[..key.len().min(SHOWN_BYTES)].escape_ascii();
+    if key.len() > SHOWN_BYTES { format!("{head}..") } else { head.to_string() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,6 +279,15 @@ mod tests {
             Error::locked(Path::new("/x")).to_string(),
             "/x is in use by another process; close it there first"
         );
+    }
+
+    #[test]
+    fn a_conflict_is_retryable_and_shows_the_key() {
+        let e = Error::Conflict { key: b"a\xff".to_vec() };
+        assert!(e.is_retryable() && !e.is_out_of_space());
+        assert!(e.to_string().contains(r#"the key "a\xff" was changed"#), "{e}");
+        let long = Error::Conflict { key: vec![b'k'; 1000] };
+        assert!(long.to_string().len() < 200);
     }
 
     #[test]

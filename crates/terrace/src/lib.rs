@@ -29,7 +29,10 @@ mod versions;
 pub use batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, WriteBatch};
 pub use bytes::Bytes;
 pub use core::report::{CheckReport, RepairReport};
-pub use db::{Db, DbIter, Entries, KeyRange, Snapshot, lock_path};
+pub use db::{
+    CasMismatch, Db, DbIter, Entries, Isolation, KeyRange, Savepoint, Snapshot, Transaction, TransactionIter,
+    TransactionOptions, lock_path,
+};
 pub use engine::{InSlots, SlotsFile};
 pub use env::{Env, PmSpace};
 pub use options::{

@@ -272,6 +272,8 @@ pub struct Counts {
     pub commit_groups: u64,
     /// Batches in those groups.
     pub committed_batches: u64,
+    /// Commits of transactions that were refused for what others had written.
+    pub conflicts: u64,
     /// Memtables flushed.
     pub flushes: u64,
     /// Compactions done.
@@ -344,6 +346,7 @@ counters!(
     user_bytes,
     commit_groups,
     committed_batches,
+    conflicts,
     flushes,
     compactions,
     tables_written,

@@ -10,17 +10,24 @@ use std::sync::Arc;
 use bytes::Bytes;
 use terrace_base::Result;
 
+use super::condition::{Check, Condition};
 use super::report::CheckReport;
-use super::request::{Condition, Group};
+use super::request::Group;
 use super::snapshots::{Held, Snapshots};
 use crate::batch::Op;
 use crate::stats::Stats;
 
 /// The operations of every engine. `apply` is called by one thread at a time, the rest by any.
 pub(crate) trait Engine: Send + Sync + Debug {
+    /// Whether all writes come by groups. Then the caller of `apply` is alone with what is there, and the
+    /// visible number tells whether anything has been written.
+    fn writes_by_groups(&self) -> bool {
+        true
+    }
+
     /// Carries out `op` if `condition` holds, durably and visibly; returns whether it did. `None`, with
     /// nothing done, from an engine that applies all writes by groups.
-    fn write_one(&self, _op: Op<'_>, _condition: Condition) -> Option<Result<bool>> {
+    fn write_one(&self, _op: Op<'_>, _condition: Condition<'_>) -> Option<Result<bool>> {
         None
     }
 
@@ -43,6 +50,15 @@ pub(crate) trait Engine: Send + Sync + Debug {
 
     /// Makes `group` durable and findable, though not yet visible. On an error none of its batches is.
     fn apply(&self, group: Group<'_>) -> Result<()>;
+
+    /// [`apply`](Self::apply), if `holds`, which may read, says so while nothing else is written; returns
+    /// whether it did. An engine whose writes do not all come by groups keeps the others out meanwhile.
+    fn apply_if(&self, group: Group<'_>, holds: Check<'_>) -> Result<bool> {
+        if !holds()? {
+            return Ok(false);
+        }
+        self.apply(group).map(|()| true)
+    }
 
     /// The value of `key`: its version at snapshot `at`, else the newest visible one.
     fn get(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>>;

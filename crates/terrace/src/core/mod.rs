@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `engine.rs` | what the store requires of an engine |
 //! | `request.rs` | writers' requests, and the groups in which engines receive them |
+//! | `condition.rs` | what must hold for a write to take place |
 //! | `snapshots.rs` | the versions that somebody may still read |
 //! | `empty_ranges.rs` | ranges of keys that walks have found empty, for later walks to skip |
 //! | `health.rs` | the failure after which nothing is written any more |
@@ -13,6 +14,7 @@
 //! | `table_reads.rs` | whether tables are read through mappings or by calls |
 //! | `report.rs` | the results of `check` and `repair` |
 
+pub(crate) mod condition;
 pub(crate) mod empty_ranges;
 pub(crate) mod engine;
 pub(crate) mod files;

@@ -4,34 +4,12 @@ use terrace_table::Kind;
 
 use crate::batch::WriteBatch;
 
-/// The condition for a write to take place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Condition {
-    None,
-    /// The batch's only key does not exist.
-    IfAbsent,
-    /// The batch's only key exists.
-    IfExists,
-    /// None; but nothing else may be in the group.
-    Alone,
-}
-
-impl Condition {
-    /// Whether the key must exist, if that matters.
-    pub fn wants_key(self) -> Option<bool> {
-        match self {
-            Condition::IfAbsent => Some(false),
-            Condition::IfExists => Some(true),
-            Condition::None | Condition::Alone => None,
-        }
-    }
-}
-
 /// One writer's request.
 #[derive(Debug)]
 pub(crate) struct Request {
     pub batch: WriteBatch,
-    pub condition: Condition,
+    /// Nothing else may be in its group.
+    pub alone: bool,
     pub sync: bool,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! 1. There is at most one leader at a time, so the engine's `apply` is never entered twice.
 //! 2. A writer leaves the queue exactly once, with its own outcome.
-//! 3. A conditional write is a group of its own: its condition is judged against everything before it
-//!    and nothing beside it.
+//! 3. A conditional write is a group of its own, and its writer leads that: its condition is judged against
+//!    everything before it and nothing beside it, on the thread that has asked.
 //! 4. A lack of room for one request affects no other: a group refused for that is carried out request by
 //!    request, in order, and each gets the outcome that it alone causes.
 
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use terrace_base::Result;
 
-use crate::core::request::{Condition, Request};
+use crate::core::request::Request;
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
 
 /// Bytes of batches after which a group takes no further one.
@@ -105,7 +105,7 @@ impl CommitQueue {
         let mut bytes = 0;
         let mut group: Vec<Arc<Writer>> = Vec::with_capacity(state.queue.len());
         for writer in &state.queue {
-            let alone = writer.request.condition != Condition::None;
+            let alone = writer.request.alone;
             if !group.is_empty() && (alone || bytes >= GROUP_BYTES) {
                 break;
             }
@@ -184,10 +184,10 @@ mod tests {
     use crate::batch::WriteBatch;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    fn request(condition: Condition) -> Request {
+    fn request(alone: bool) -> Request {
         let mut batch = WriteBatch::new();
         batch.put(b"k", b"v");
-        Request { batch, condition, sync: false }
+        Request { batch, alone, sync: false }
     }
 
     #[test]
@@ -198,7 +198,7 @@ mod tests {
             for _ in 0..8 {
                 s.spawn(|| {
                     for _ in 0..500 {
-                        let outcome = queue.commit(request(Condition::None), |group| {
+                        let outcome = queue.commit(request(false), |group| {
                             applied.fetch_add(group.len(), Ordering::SeqCst);
                             groups.fetch_add(1, Ordering::SeqCst);
                             Ok(true)
@@ -218,7 +218,7 @@ mod tests {
         let sized = |bytes: usize| {
             let mut batch = WriteBatch::new();
             batch.put(b"k", &vec![0; bytes]);
-            Request { batch, condition: Condition::None, sync: false }
+            Request { batch, alone: false, sync: false }
         };
         let (small, large) = (sized(1), sized(100));
         let applied = std::cell::RefCell::new(Vec::new());
@@ -247,11 +247,11 @@ mod tests {
                 let queue = &queue;
                 s.spawn(move || {
                     for _ in 0..200 {
-                        let condition = if i % 2 == 0 { Condition::IfAbsent } else { Condition::None };
+                        let (alone, me) = (i % 2 == 0, std::thread::current().id());
                         queue
-                            .commit(request(condition), |group| {
-                                let conditional = group.iter().any(|r| r.condition != Condition::None);
-                                assert!(!conditional || group.len() == 1);
+                            .commit(request(alone), |group| {
+                                assert!(group.iter().all(|r| !r.alone) || group.len() == 1);
+                                assert!(!alone || std::thread::current().id() == me);
                                 Ok(true)
                             })
                             .unwrap();

@@ -4,7 +4,9 @@ mod commit;
 mod iter;
 mod range;
 mod read;
+mod swap;
 mod traces;
+mod transaction;
 mod write;
 
 use std::cell::Cell;
@@ -14,15 +16,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 use terrace_disk::FileLock;
 use terrace_table::Kind;
 
 use crate::batch::{MAX_KEY_BYTES, WriteBatch};
 use crate::core::Core;
+use crate::core::condition::Check;
 use crate::core::engine::Engine;
 use crate::core::report::{CheckReport, RepairReport};
-use crate::core::request::{Condition, Group, Request};
+use crate::core::request::{Group, Request};
 use crate::db::commit::CommitQueue;
 use crate::db::traces::Traces;
 use crate::engine;
@@ -35,6 +39,8 @@ use crate::stats::Stats;
 pub use iter::{DbIter, Entries};
 pub use range::KeyRange;
 pub use read::Snapshot;
+pub use swap::CasMismatch;
+pub use transaction::{Isolation, Savepoint, Transaction, TransactionIter, TransactionOptions};
 
 /// The file whose lock says that a process has the database open.
 const LOCK_FILE: &str = "LOCK";
@@ -74,6 +80,8 @@ struct Inner {
     last_seq: AtomicU64,
     /// Set by the current leader, so that no group is applied beside or after the close.
     closed: AtomicBool,
+    /// Held by who tries again what others' writes have spoilt: such attempts do not spoil each other's.
+    turn: Mutex<()>,
     /// The outcome of closing the engine, which is done once.
     outcome: OnceLock<Result<()>>,
     /// Last, as everything else may use what it guards.
@@ -119,7 +127,8 @@ impl Db {
         let queue = CommitQueue::default();
         let (last_seq, closed) = (AtomicU64::new(last), AtomicBool::new(false));
         let (outcome, lock) = (OnceLock::new(), Arc::new(lock));
-        let inner = Inner { core, engine, read_only, queue, last_seq, closed, outcome, lock };
+        let turn = Mutex::new(());
+        let inner = Inner { core, engine, read_only, queue, last_seq, closed, turn, outcome, lock };
         Ok(Db { inner: Arc::new(inner) })
     }
 
@@ -340,7 +349,7 @@ impl Inner {
 
     /// Does `work` as the leader, with no group beside it.
     fn alone(&self, work: impl Fn(&Inner) -> Result<()>) -> Result<()> {
-        let request = Request { batch: WriteBatch::new(), condition: Condition::Alone, sync: false };
+        let request = Request { batch: WriteBatch::new(), alone: true, sync: false };
         self.queue.commit(request, |_| work(self).map(|()| true)).map(drop)
     }
 
@@ -351,15 +360,13 @@ impl Inner {
         Ok(())
     }
 
-    /// Applies a group on the leader's thread; returns whether its condition held.
-    fn apply(&self, group: &[&Request]) -> Result<bool> {
+    /// Applies a group on the leader's thread, if `holds`; returns whether it did.
+    fn apply(&self, group: &[&Request], holds: Check<'_>) -> Result<bool> {
         self.check_open()?;
         let counters = &self.core.counters;
-        if let [Request { condition, batch, .. }] = group
-            && let Some(op) = batch.ops().next()
-            && let Some(wanted) = condition.wants_key()
-            && self.engine.contains(op.key)? != wanted
-        {
+        // Judged before numbers are given out, so that a write that does not take place leaves no gap.
+        let by_groups = self.engine.writes_by_groups();
+        if by_groups && !holds()? {
             return Ok(false);
         }
         let sync = group.iter().any(|r| r.sync);
@@ -373,7 +380,11 @@ impl Inner {
         let ops = group.requests.iter().flat_map(|request| request.batch.ops());
         let puts = ops.filter(|op| op.kind == Kind::Put).map(|op| op.key);
         self.core.empty_ranges.write(last, puts);
-        self.engine.apply(group)?;
+        if by_groups {
+            self.engine.apply(group)?;
+        } else if !self.engine.apply_if(group, holds)? {
+            return Ok(false);
+        }
         self.engine.intact()?;
         self.core.snapshots.advance(last);
         counters.commit_groups.add(1);

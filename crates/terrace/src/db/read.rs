@@ -85,6 +85,10 @@ impl Snapshot {
         Snapshot { hold: Arc::new(Hold { held: Some(held), seq, core, engine, _lock: lock }) }
     }
 
+    pub(super) fn hold(&self) -> &Arc<Hold> {
+        &self.hold
+    }
+
     /// The value of `key` at that moment.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
         let key = key.as_ref();
@@ -147,7 +151,7 @@ impl Snapshot {
 }
 
 /// The smallest key above every key that begins with `prefix`; `None` if there is none.
-fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+pub(super) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
     let mut end = prefix[..=last].to_vec();
     end[last] += 1;

@@ -5,7 +5,8 @@ use terrace_table::Kind;
 
 use super::Db;
 use crate::batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Op, WriteBatch};
-use crate::core::request::{Condition, Request};
+use crate::core::condition::{Check, Condition};
+use crate::core::request::Request;
 use crate::options::WriteOptions;
 
 impl Db {
@@ -57,7 +58,7 @@ impl Db {
         {
             return outcome.map(drop);
         }
-        self.commit(batch, Condition::None, options).map(drop)
+        self.commit(batch, false, options, &|| Ok(true)).map(drop)
     }
 
     /// Sets `key` to `value` if it does not exist; returns whether it did so.
@@ -90,12 +91,23 @@ impl Db {
         self.put_if(key.as_ref(), value.as_ref(), Condition::IfExists, options)
     }
 
-    fn put_if(&self, key: &[u8], value: &[u8], condition: Condition, options: WriteOptions) -> Result<bool> {
+    fn put_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        condition: Condition<'_>,
+        options: WriteOptions,
+    ) -> Result<bool> {
         self.write_one(Op { kind: Kind::Put, key, value }, condition, options)
     }
 
     /// Writes one key: past the queue if the engine takes single writes, otherwise as a batch of its own.
-    fn write_one(&self, op: Op<'_>, condition: Condition, options: WriteOptions) -> Result<bool> {
+    pub(super) fn write_one(
+        &self,
+        op: Op<'_>,
+        condition: Condition<'_>,
+        options: WriteOptions,
+    ) -> Result<bool> {
         if op.key.len() <= MAX_KEY_BYTES
             && op.value.len() <= MAX_VALUE_BYTES
             && let Some(outcome) = self.directly(op, condition)
@@ -107,11 +119,12 @@ impl Db {
             Kind::Put => batch.put(op.key, op.value),
             Kind::Delete => batch.delete(op.key),
         }
-        self.commit(batch, condition, options)
+        let engine = &self.inner.engine;
+        self.commit(batch, !condition.is_none(), options, &|| condition.holds(&**engine, op.key))
     }
 
     /// Has the engine write one key by itself, if it supports that.
-    fn directly(&self, op: Op<'_>, condition: Condition) -> Option<Result<bool>> {
+    fn directly(&self, op: Op<'_>, condition: Condition<'_>) -> Option<Result<bool>> {
         if self.inner.read_only {
             return Some(Err(Error::ReadOnly));
         }
@@ -123,14 +136,21 @@ impl Db {
         Some(outcome)
     }
 
-    fn commit(&self, batch: WriteBatch, condition: Condition, options: WriteOptions) -> Result<bool> {
+    /// Applies `batch` if `holds`, which only a batch that is `alone` is asked for; returns whether it did.
+    pub(super) fn commit(
+        &self,
+        batch: WriteBatch,
+        alone: bool,
+        options: WriteOptions,
+        holds: Check<'_>,
+    ) -> Result<bool> {
         batch.validate()?;
         let inner = &self.inner;
         if inner.read_only {
             return Err(Error::ReadOnly);
         }
         let sync = options.sync || inner.core.options.sync;
-        let request = Request { batch, condition, sync };
-        inner.queue.commit(request, |group| inner.apply(group))
+        let request = Request { batch, alone, sync };
+        inner.queue.commit(request, |group| inner.apply(group, holds))
     }
 }

@@ -25,7 +25,7 @@ use crate::compaction::leveled::{LevelPolicy, Limits};
 use crate::core::Core;
 use crate::core::engine::{Direction, Engine};
 use crate::core::report::CheckReport;
-use crate::core::request::{Condition, Group, Request};
+use crate::core::request::{Group, Request};
 use crate::core::snapshots::Held;
 use crate::env::{Env, RealPm};
 use crate::manifest::{Edit, Manifest};
@@ -282,7 +282,7 @@ impl<S: Stage> Pair<S> {
             }
             self.history.entry(key).or_default().push((seq, value));
         }
-        let request = Request { batch, condition: Condition::None, sync: false };
+        let request = Request { batch, alone: false, sync: false };
         self.tree.apply(Group { requests: &[&request], first_seq, sync: false }).unwrap();
         self.tree.core.snapshots.advance(first_seq + ops - 1);
     }

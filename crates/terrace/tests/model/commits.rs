@@ -7,7 +7,7 @@ use shuttle::thread;
 use crate::batch::WriteBatch;
 use crate::check;
 use crate::commit::CommitQueue;
-use crate::core::request::{Condition, Request};
+use crate::core::request::Request;
 use crate::sync::{AtomicUsize, Ordering};
 
 struct Shared {
@@ -17,13 +17,14 @@ struct Shared {
 }
 
 impl Shared {
-    fn commit(&self, id: u8, condition: Condition) {
-        let request = Request { batch: WriteBatch(vec![id]), condition, sync: false };
+    fn commit(&self, id: u8, alone: bool) {
+        let request = Request { batch: WriteBatch(vec![id]), alone, sync: false };
         let before = self.applied[id as usize].load(Ordering::SeqCst);
         let outcome = self.queue.commit(request, |group| {
             assert_eq!(self.leaders.fetch_add(1, Ordering::SeqCst), 0, "two lead");
-            let alone = group.iter().all(|r| r.condition == Condition::None) || group.len() == 1;
-            assert!(alone, "a conditional write has company");
+            let has_none = group.iter().all(|r| !r.alone) || group.len() == 1;
+            assert!(has_none, "a conditional write has company");
+            assert!(!alone || group[0].batch.0[0] == id, "somebody else judges a condition");
             for request in group {
                 self.applied[request.batch.0[0] as usize].fetch_add(1, Ordering::SeqCst);
             }
@@ -45,15 +46,14 @@ fn every_request_is_applied_once_by_one_leader() {
         let applied = std::array::from_fn(|_| AtomicUsize::new(0));
         let shared =
             Arc::new(Shared { queue: CommitQueue::default(), leaders: AtomicUsize::new(0), applied });
-        let conditions = [Condition::None, Condition::IfAbsent, Condition::None, Condition::Alone];
-        let threads: Vec<_> = conditions
+        let threads: Vec<_> = [false, true, false, true]
             .into_iter()
             .enumerate()
-            .map(|(thread, condition)| {
+            .map(|(thread, alone)| {
                 let shared = shared.clone();
                 thread::spawn(move || {
-                    shared.commit(2 * thread as u8, condition);
-                    shared.commit(2 * thread as u8 + 1, Condition::None);
+                    shared.commit(2 * thread as u8, alone);
+                    shared.commit(2 * thread as u8 + 1, false);
                 })
             })
             .collect();

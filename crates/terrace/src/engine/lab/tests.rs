@@ -22,7 +22,7 @@ use super::tree::{ValueTree, kind};
 use crate::batch::WriteBatch;
 use crate::core::Core;
 use crate::core::engine::Engine;
-use crate::core::request::{Condition, Group, Request};
+use crate::core::request::{Group, Request};
 use crate::env::{Env, RealPm};
 use crate::leveled::Relocations;
 use crate::levels::output::BlockHint;
@@ -323,7 +323,7 @@ fn lab(dir: &Path) -> Arc<Lab> {
 fn put(lab: &Lab, key: &[u8], value: &[u8]) {
     let mut batch = WriteBatch::new();
     batch.put(key, value);
-    let request = Request { batch, condition: Condition::None, sync: false };
+    let request = Request { batch, alone: false, sync: false };
     let first_seq = lab.core().snapshots.visible() + 1;
     lab.apply(Group { requests: &[&request], first_seq, sync: false }).unwrap();
     lab.core().snapshots.advance(first_seq);

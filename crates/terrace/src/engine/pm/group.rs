@@ -1,6 +1,7 @@
 //! Groups of batches: all of a group takes effect at one moment, for readers and for a crash.
 //!
-//! 1. A group runs alone: no single write runs beside it, and no snapshot is taken.
+//! 1. A group runs alone: no single write runs beside it, and no snapshot is taken. What it is conditional on
+//!    is read then, in each attempt: readers take no lock, so they can be called by who holds the gate.
 //! 2. Records are flushed, and the undo list becomes durable with them, before the index changes.
 //! 3. While the index changes, a reader that finds a version of the group, or misses one that it removes,
 //!    takes the replaced version from an overlay in DRAM. Snapshots do not see numbers as high as the group's
@@ -30,6 +31,7 @@ use super::undo::{Armed, Undo, put_back};
 use super::write::{New, Old};
 use super::{NO_GROUP, PmStore};
 use crate::batch::Op;
+use crate::core::condition::Check;
 use crate::core::request::Group;
 
 /// Attempts at a group that needs room to be made.
@@ -64,7 +66,8 @@ impl<P: Place> Step<'_, P> {
 }
 
 impl<I: KeyIndex> PmStore<I> {
-    pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
+    /// Carries out `group` if `holds`; returns whether it did.
+    pub(super) fn apply_group(&self, group: Group<'_>, holds: Check<'_>) -> Result<bool> {
         // Of several operations on one key the last counts: nobody sees a state between.
         let mut last: BTreeMap<&[u8], Op<'_>> = BTreeMap::new();
         group.requests.iter().flat_map(|r| r.batch.ops()).for_each(|op| {
@@ -74,22 +77,22 @@ impl<I: KeyIndex> PmStore<I> {
         let placed = self.place(puts.map(|op| (op.key, op.value)))?;
         let small = last.values().filter(|op| op.kind == Kind::Put && placed.get(op.key).is_none());
         self.home.pace(self, small.map(|op| op.key.len() + op.value.len()).sum());
-        let mut outcome = self.apply_alone(&last, &placed);
+        let mut outcome = self.apply_alone(&last, &placed, holds);
         for _ in 0..MOST_TIMES {
             if !outcome.as_ref().is_err_and(|e| self.wants_room(e))
                 || !(self.home.relieve(self)? | self.make_room(usize::MAX))
             {
                 break;
             }
-            outcome = self.apply_alone(&last, &placed);
+            outcome = self.apply_alone(&last, &placed, holds);
         }
         let outcome = match outcome {
             Err(e) if self.wants_room(&e) && last.values().all(|op| op.kind == Kind::Delete) => {
-                self.pool.claiming(Claim::Some, || self.apply_alone(&last, &placed))
+                self.pool.claiming(Claim::Some, || self.apply_alone(&last, &placed, holds))
             }
             outcome => outcome,
         };
-        if outcome.is_ok() {
+        if let Ok(true) = outcome {
             placed.keep();
         }
         self.home.tidy(self);
@@ -101,17 +104,26 @@ impl<I: KeyIndex> PmStore<I> {
         error.is_out_of_space() && self.pending.load(Ordering::Relaxed) == NO_GROUP
     }
 
-    fn apply_alone(&self, ops: &BTreeMap<&[u8], Op<'_>>, placed: &Placed<'_, '_, I>) -> Result<()> {
+    fn apply_alone(
+        &self,
+        ops: &BTreeMap<&[u8], Op<'_>>,
+        placed: &Placed<'_, '_, I>,
+        holds: Check<'_>,
+    ) -> Result<bool> {
         let _alone = self.gate.exclusive();
         self.admit()?;
+        if !holds()? {
+            return Ok(false);
+        }
         let number = self.next_number();
-        match self.try_group(ops, number, placed) {
+        let outcome = match self.try_group(ops, number, placed) {
             Err(e) if self.wants_room(&e) => {
                 self.give_back();
                 self.try_group(ops, number, placed)
             }
             outcome => outcome,
-        }
+        };
+        outcome.map(|()| true)
     }
 
     fn try_group(

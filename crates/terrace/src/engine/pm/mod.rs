@@ -66,9 +66,9 @@ use terrace_pmem::{POff, Pool};
 use crate::background::Background;
 use crate::batch::Op;
 use crate::core::Core;
+use crate::core::condition::{Check, Condition};
 use crate::core::engine::{Direction, Engine, EngineIter};
 use crate::core::report::CheckReport;
-use crate::core::request::Condition;
 use crate::core::request::Group;
 use crate::core::snapshots::{Held, Snapshots};
 use crate::manifest::Manifest;
@@ -217,12 +217,20 @@ impl<I: KeyIndex> PmStore<I> {
 }
 
 impl<I: KeyIndex> Engine for PmStore<I> {
-    fn write_one(&self, op: Op<'_>, condition: Condition) -> Option<Result<bool>> {
+    fn writes_by_groups(&self) -> bool {
+        false
+    }
+
+    fn write_one(&self, op: Op<'_>, condition: Condition<'_>) -> Option<Result<bool>> {
         Some(self.write_single(&op, condition))
     }
 
     fn apply(&self, group: Group<'_>) -> Result<()> {
-        self.apply_group(group)
+        self.apply_group(group, &|| Ok(true)).map(drop)
+    }
+
+    fn apply_if(&self, group: Group<'_>, holds: Check<'_>) -> Result<bool> {
+        self.apply_group(group, holds)
     }
 
     fn hold(&self, snapshots: &Arc<Snapshots>) -> Held {

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use terrace_base::Result;
 
-use super::elsewhere::{Elsewhere, PlaceOf};
+use super::elsewhere::{Elsewhere, PlaceOf, VersionRefOf};
 use super::index::KeyIndex;
 use super::versions::Named;
 use super::{NO_GROUP, PmStore};
@@ -24,7 +24,7 @@ enum Newest<'p, P> {
 }
 
 /// The outcome of looking for a value.
-enum Outcome {
+pub(super) enum Outcome {
     /// The value, or none.
     Value(Option<Bytes>),
     /// It has moved, or the key has another version by now.
@@ -56,6 +56,23 @@ impl<I: KeyIndex> PmStore<I> {
                 Outcome::Moved => before = Some(self.moved_from(version, bits, before)?),
             }
         }
+    }
+
+    /// The value of the newest version of `key`, which is `word`. If it has moved, that is noted in `missing`.
+    /// The caller is present, and holds the gate: no group is being applied.
+    pub(super) fn value_of(
+        &self,
+        key: &[u8],
+        word: Option<VersionRefOf<I>>,
+        missing: &mut Option<u64>,
+    ) -> Result<Outcome> {
+        let Some(word) = word else { return Ok(Outcome::Value(None)) };
+        let version = self.named(word, key)?;
+        let outcome = self.value(key, version, u64::MAX)?;
+        if let Outcome::Moved = outcome {
+            *missing = Some(self.moved_from(version, word.bits(), *missing)?);
+        }
+        Ok(outcome)
     }
 
     /// Notes that the version named by `bits` is missing, which may happen once.

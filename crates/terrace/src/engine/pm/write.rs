@@ -14,9 +14,10 @@ use super::PmStore;
 use super::elsewhere::{Elsewhere, Place, PlaceOf, VersionRef, VersionRefOf};
 use super::index::KeyIndex;
 use super::placed::Placed;
+use super::read::Outcome;
 use super::sparse::{FIRST_SLABS, MOST_TIMES};
 use crate::batch::Op;
-use crate::core::request::Condition;
+use crate::core::condition::Condition;
 use crate::versions::{NewRecord, Version};
 
 use super::versions::Named;
@@ -71,12 +72,9 @@ impl<P: Place> Old<P> {
 
 impl<I: KeyIndex> PmStore<I> {
     /// Carries out `op` if `condition` holds; returns whether it did.
-    pub(super) fn write_single(&self, op: &Op<'_>, condition: Condition) -> Result<bool> {
+    pub(super) fn write_single(&self, op: &Op<'_>, condition: Condition<'_>) -> Result<bool> {
         let is_large = self.goes_elsewhere(op);
-        if is_large
-            && let Some(wanted) = condition.wants_key()
-            && self.contains_key(op.key)? != wanted
-        {
+        if is_large && !condition.holds(self, op.key)? {
             return Ok(false);
         }
         let placed = self.place(is_large.then_some((op.key, op.value)).into_iter())?;
@@ -108,7 +106,7 @@ impl<I: KeyIndex> PmStore<I> {
     fn write_through_gate(
         &self,
         op: &Op<'_>,
-        condition: Condition,
+        condition: Condition<'_>,
         placed: &Placed<'_, '_, I>,
     ) -> Result<bool> {
         let _shared = self.gate.shared();
@@ -123,12 +121,12 @@ impl<I: KeyIndex> PmStore<I> {
         }
     }
 
-    fn try_single(&self, op: &Op<'_>, condition: Condition, placed: &Placed<'_, '_, I>) -> Result<bool> {
+    fn try_single(&self, op: &Op<'_>, condition: Condition<'_>, placed: &Placed<'_, '_, I>) -> Result<bool> {
         let _here = self.limbo.enter();
         let newest = self.core.snapshots.newest();
-        match (condition.wants_key(), newest) {
-            (None, 0) => self.write_blindly(op, placed).map(|()| true),
-            (wanted, newest) => self.write_over(op, wanted, newest, placed),
+        match (condition, newest) {
+            (Condition::None, 0) => self.write_blindly(op, placed).map(|()| true),
+            (condition, newest) => self.write_over(op, condition, newest, placed),
         }
     }
 
@@ -166,17 +164,29 @@ impl<I: KeyIndex> PmStore<I> {
         }
     }
 
-    /// Overwrites the existing version if that is as `wanted`.
+    /// Overwrites the existing version if that is as `condition` wants it. It is not freed while the caller is
+    /// present, so that its word stands for it until the exchange.
     fn write_over(
         &self,
         op: &Op<'_>,
-        wanted: Option<bool>,
+        condition: Condition<'_>,
         newest: u64,
         placed: &Placed<'_, '_, I>,
     ) -> Result<bool> {
+        let mut missing = None;
         loop {
             let before = self.decode_some(self.index.get(op.key)?)?;
-            if wanted.is_some_and(|wanted| wanted != before.is_some_and(|word| !word.is_tombstone())) {
+            let exists = before.is_some_and(|word| !word.is_tombstone());
+            let holds = match condition {
+                Condition::None => true,
+                Condition::IfAbsent => !exists,
+                Condition::IfExists => exists,
+                Condition::IfIs(expected) => match self.value_of(op.key, before, &mut missing)? {
+                    Outcome::Value(value) => expected.accepts(value),
+                    Outcome::Moved => continue,
+                },
+            };
+            if !holds {
                 return Ok(false);
             }
             if op.kind == Kind::Delete && before.is_none_or(VersionRef::is_tombstone) {

@@ -21,8 +21,7 @@ use super::{JOB_ROOTS, Slm};
 use crate::batch::WriteBatch;
 use crate::core::Core;
 use crate::core::engine::{Direction, Engine};
-use crate::core::request::Group;
-use crate::core::request::{Condition, Request};
+use crate::core::request::{Group, Request};
 use crate::env::{Env, PmSpace, RealPm};
 use crate::located::CHAIN_KIND;
 use crate::manifest::JobKind;
@@ -58,7 +57,7 @@ fn open_with(dir: &Path, options: Options) -> Arc<Slm> {
 }
 
 fn write(slm: &Slm, batch: WriteBatch) {
-    let request = Request { batch, condition: Condition::None, sync: false };
+    let request = Request { batch, alone: false, sync: false };
     let first_seq = slm.core.snapshots.visible() + 1;
     let last_seq = first_seq + request.batch.len() as u64 - 1;
     slm.apply(Group { requests: &[&request], first_seq, sync: false }).unwrap();
@@ -234,7 +233,7 @@ fn a_group_that_is_linked_in_part_ends_writing() {
     batch.put(b"a", b"half");
     batch.put(b"b", b"half");
     let apply = |batch: WriteBatch, first_seq| {
-        let request = Request { batch, condition: Condition::None, sync: false };
+        let request = Request { batch, alone: false, sync: false };
         slm.apply(Group { requests: &[&request], first_seq, sync: false })
     };
     assert_eq!(apply(batch, first_seq).unwrap_err().kind(), ErrorKind::Poisoned);

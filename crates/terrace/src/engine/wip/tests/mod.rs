@@ -26,7 +26,7 @@ use crate::batch::WriteBatch;
 use crate::commit_log::LOG_ROOTS;
 use crate::core::Core;
 use crate::core::engine::{Direction, Engine};
-use crate::core::request::{Condition, Group, Request};
+use crate::core::request::{Group, Request};
 use crate::env::{Env, RealPm};
 use crate::options::{EngineKind, LogPlace, Options, PoolChoice};
 
@@ -81,7 +81,7 @@ fn open(world: &World) -> Arc<Wip> {
 fn insert(wip: &Wip, key: &[u8], value: &[u8]) -> u64 {
     let mut batch = WriteBatch::new();
     batch.put(key, value);
-    let request = Request { batch, condition: Condition::None, sync: false };
+    let request = Request { batch, alone: false, sync: false };
     let first_seq = wip.core.snapshots.visible() + 1;
     wip.apply(Group { requests: &[&request], first_seq, sync: false }).unwrap();
     first_seq
@@ -95,7 +95,7 @@ fn put(wip: &Wip, key: &[u8], value: &[u8]) {
 fn delete(wip: &Wip, key: &[u8]) {
     let mut batch = WriteBatch::new();
     batch.delete(key);
-    let request = Request { batch, condition: Condition::None, sync: false };
+    let request = Request { batch, alone: false, sync: false };
     let first_seq = wip.core.snapshots.visible() + 1;
     wip.apply(Group { requests: &[&request], first_seq, sync: false }).unwrap();
     wip.core.snapshots.advance(first_seq);
@@ -129,7 +129,7 @@ fn what_nobody_sees_yet_is_not_merged_again_and_again() {
     put(&wip, b"a", b"1");
     let mut batch = WriteBatch::new();
     batch.delete(b"a");
-    let request = Request { batch, condition: Condition::None, sync: false };
+    let request = Request { batch, alone: false, sync: false };
     wip.apply(Group { requests: &[&request], first_seq: 2, sync: false }).unwrap();
     flush(&wip);
     let merges = || (0..10).take_while(|_| wip.compact_next().unwrap()).count();

@@ -1,0 +1,138 @@
+//! Reading and writing one key in one step, without a transaction.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use terrace_base::Result;
+use terrace_table::Kind;
+
+use super::Db;
+use crate::batch::Op;
+use crate::core::condition::{Condition, Expected};
+use crate::options::WriteOptions;
+
+/// How long a writer waits for its turn, once others have been faster.
+const TURN: Duration = Duration::from_millis(1);
+
+/// A key had another value than the one that [`Db::compare_and_swap`] was told to expect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CasMismatch {
+    /// The value that it had; `None` if it did not exist.
+    pub current: Option<Bytes>,
+}
+
+impl std::fmt::Display for CasMismatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("the key has another value than the expected one")
+    }
+}
+
+impl std::error::Error for CasMismatch {}
+
+impl Db {
+    /// Gives `key` the value `new` if its value is `expected`, in one step: no other write comes in between.
+    /// `None` stands for a key that does not exist, so that a swap may create a key or remove it.
+    ///
+    /// ```
+    /// # fn main() -> terrace::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = terrace::Db::open(dir.path(), terrace::Options::default())?;
+    /// assert!(db.compare_and_swap("leader", None, Some(b"ada"))?.is_ok());
+    /// let mismatch = db.compare_and_swap("leader", None, Some(b"alan"))?.unwrap_err();
+    /// assert_eq!(mismatch.current.as_deref(), Some(&b"ada"[..]));
+    /// assert!(db.compare_and_swap("leader", Some(b"ada"), None)?.is_ok());
+    /// assert!(!db.contains_key("leader")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`put`](Self::put) and [`get`](Self::get). That the value is another is none, but the inner
+    /// result.
+    pub fn compare_and_swap(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Result<(), CasMismatch>> {
+        self.compare_and_swap_with(key, expected, new, WriteOptions::default())
+    }
+
+    /// [`compare_and_swap`](Self::compare_and_swap), with `options`.
+    pub fn compare_and_swap_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+        options: WriteOptions,
+    ) -> Result<Result<(), CasMismatch>> {
+        let expected = Expected::new(expected);
+        let (kind, value) = match new {
+            Some(value) => (Kind::Put, value),
+            None => (Kind::Delete, &[][..]),
+        };
+        let op = Op { kind, key: key.as_ref(), value };
+        Ok(match self.write_one(op, Condition::IfIs(&expected), options)? {
+            true => Ok(()),
+            false => Err(CasMismatch { current: expected.into_found() }),
+        })
+    }
+
+    /// Gives `key` the value that `update` makes of its value, and returns the value that it had. `None` stands
+    /// for a key that does not exist. No other write comes in between: if one does, `update` is called again,
+    /// with the newer value. It is called until it succeeds, as each failure is another writer's success.
+    /// If it changes nothing, nothing is written.
+    ///
+    /// ```
+    /// # fn main() -> terrace::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = terrace::Db::open(dir.path(), terrace::Options::default())?;
+    /// let add_one = |count: Option<&[u8]>| {
+    ///     let count = count.map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap()));
+    ///     Some((count + 1).to_le_bytes())
+    /// };
+    /// assert_eq!(db.fetch_update("visits", add_one)?, None);
+    /// assert_eq!(db.fetch_update("visits", add_one)?.as_deref(), Some(&1u64.to_le_bytes()[..]));
+    /// assert_eq!(db.get("visits")?.as_deref(), Some(&2u64.to_le_bytes()[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`put`](Self::put) and [`get`](Self::get). If `update` panics, nothing is written.
+    pub fn fetch_update<V: AsRef<[u8]>>(
+        &self,
+        key: impl AsRef<[u8]>,
+        update: impl FnMut(Option<&[u8]>) -> Option<V>,
+    ) -> Result<Option<Bytes>> {
+        self.fetch_update_with(key, update, WriteOptions::default())
+    }
+
+    /// [`fetch_update`](Self::fetch_update), with `options`.
+    pub fn fetch_update_with<V: AsRef<[u8]>>(
+        &self,
+        key: impl AsRef<[u8]>,
+        mut update: impl FnMut(Option<&[u8]>) -> Option<V>,
+        options: WriteOptions,
+    ) -> Result<Option<Bytes>> {
+        let key = key.as_ref();
+        let mut current = self.get(key)?;
+        let mut turn = None;
+        loop {
+            let new = update(current.as_deref());
+            let new = new.as_ref().map(AsRef::as_ref);
+            if new == current.as_deref() && !options.sync {
+                return Ok(current);
+            }
+            match self.compare_and_swap_with(key, current.as_deref(), new, options)? {
+                Ok(()) => return Ok(current),
+                Err(mismatch) => current = mismatch.current,
+            }
+            if turn.is_none() {
+                turn = self.inner.turn.try_lock_for(TURN);
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Committing: comparing what was read, and applying what was written.
+//!
+//! 1. A transaction that wrote nothing has read one snapshot, and is done.
+//! 2. One that has read nothing is a batch, and goes with other batches.
+//! 3. Others are compared twice. The first time nobody waits: that finds conflicts early and brings what is
+//!    read into memory. The second time nothing else is written until the batch has been: for that the check
+//!    goes to the leader of the queue, or to the engine behind its gate.
+//! 4. What keeps old versions for the transaction goes before its batch is applied, unless comparing needs it.
+
+use std::time::Duration;
+
+use terrace_base::{Error, ErrorKind, Result};
+
+use super::reads::{Reads, Seen};
+use super::{Isolation, State, Transaction, TransactionOptions};
+use crate::batch::WriteBatch;
+use crate::core::snapshots::Held;
+use crate::db::read::{Hold, Snapshot};
+use crate::db::{Db, Inner};
+use crate::options::WriteOptions;
+
+/// How long the second attempt waits for its turn. Each further one waits longer by as much.
+const TURN: Duration = Duration::from_millis(2);
+
+/// Attempts up to which the wait grows.
+const MOST_TURNS: u32 = 16;
+
+impl Transaction {
+    /// Applies all that was written, or nothing of it.
+    ///
+    /// # Errors
+    ///
+    /// `Conflict` if something that the transaction has read was changed since (in
+    /// [`Isolation::Snapshot`]: something that it has written). Those of [`Db::write`], too: `NoSpace` or
+    /// `PoolFull` when there is no room, `Closed`, `Poisoned`. Nothing has taken effect then, and the
+    /// transaction can be begun anew.
+    pub fn commit(self) -> Result<()> {
+        let options = self.options.write;
+        self.commit_with(options)
+    }
+
+    /// [`commit`](Self::commit), with `options`.
+    pub fn commit_with(self, options: WriteOptions) -> Result<()> {
+        let Transaction { db, snapshot, options: TransactionOptions { isolation, .. }, state, .. } = self;
+        let State { writes, mut reads } = state.into_inner();
+        if writes.newest().is_empty() && !options.sync {
+            return Ok(());
+        }
+        let db = Db { inner: db.upgrade().ok_or(Error::Closed)? };
+        let batch = writes.batch();
+        if isolation == Isolation::Snapshot {
+            writes.newest().keys().for_each(|key| reads.note(key, Seen::OfSnapshot));
+        }
+        drop(writes);
+        if batch.is_empty() || reads.is_empty() {
+            drop(snapshot);
+            return db.write_with(batch, options);
+        }
+        let outcome = db.write_if_unchanged(batch, options, reads, snapshot);
+        if outcome.as_ref().is_err_and(|e| e.kind() == ErrorKind::Conflict) {
+            db.inner.core.counters.conflicts.add(1);
+        }
+        outcome
+    }
+}
+
+impl Db {
+    /// Calls `work` with a transaction and commits it; after a conflict it begins anew, so many times as
+    /// [`TransactionOptions::attempts`] says. An error or a panic of `work` leaves nothing of it.
+    ///
+    /// `work` must have no effects but through its transaction, as it may be called several times. A refusal of
+    /// its own is a value: return `Ok(Err(..))`, and call [`Transaction::clear`] first if something is written.
+    ///
+    /// ```
+    /// # fn main() -> terrace::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = terrace::Db::open(dir.path(), terrace::Options::default())?;
+    /// db.put("stock/apples", "3")?;
+    /// let left = db.transact(|tx| {
+    ///     let stock = tx.get("stock/apples")?.unwrap_or_default();
+    ///     let left = String::from_utf8_lossy(&stock).parse::<u32>().unwrap_or(0) - 1;
+    ///     tx.put("stock/apples", left.to_string())?;
+    ///     tx.put("order/17", "an apple")?;
+    ///     Ok(left)
+    /// })?;
+    /// assert_eq!(left, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of `work` and of [`Transaction::commit`]; `Conflict` if the last attempt met one, too.
+    pub fn transact<T>(&self, work: impl FnMut(&Transaction) -> Result<T>) -> Result<T> {
+        self.transact_with(TransactionOptions::default(), work)
+    }
+
+    /// [`transact`](Self::transact), with `options`.
+    pub fn transact_with<T>(
+        &self,
+        options: TransactionOptions,
+        mut work: impl FnMut(&Transaction) -> Result<T>,
+    ) -> Result<T> {
+        let (mut attempt, mut turn) = (1, None);
+        loop {
+            let transaction = self.transaction_with(options);
+            let value = work(&transaction)?;
+            match transaction.commit() {
+                Err(e) if e.kind() == ErrorKind::Conflict && attempt < options.attempts => {}
+                outcome => return outcome.map(|()| value),
+            }
+            if turn.is_none() {
+                // Who has it does not wait for anybody, so a turn that does not come is no deadlock.
+                turn = self.inner.turn.try_lock_for(TURN * attempt.min(MOST_TURNS));
+            }
+            attempt += 1;
+        }
+    }
+
+    /// Applies `batch` if what was read from `snapshot` is still there.
+    fn write_if_unchanged(
+        &self,
+        batch: WriteBatch,
+        options: WriteOptions,
+        mut reads: Reads,
+        snapshot: Snapshot,
+    ) -> Result<()> {
+        let inner = &*self.inner;
+        let by_groups = inner.engine.writes_by_groups();
+        let mut compared_at = snapshot.hold().seq();
+        if !by_groups {
+            // Such an engine works for every version that it must keep.
+            reads.fetch(&snapshot)?;
+        }
+        let snapshot = reads.needs_snapshot().then_some(snapshot);
+        let then: Option<&Hold> = snapshot.as_ref().map(|snapshot| &**snapshot.hold());
+        let is_unchanged = |since| by_groups && inner.core.snapshots.visible() == since;
+        let is_quick = inner.core.options.engine.keeps_all_in_memory() && !reads.has_ranges();
+        if !is_unchanged(compared_at) && !is_quick {
+            let now = self.snapshot();
+            compared_at = now.hold().seq();
+            inner.compare(&reads, then, compared_at)?;
+        }
+        let holds = || {
+            if is_unchanged(compared_at) {
+                return Ok(true);
+            }
+            // Where the engine keeps writers out there is no newer version to be kept from a walk.
+            let held = by_groups.then(|| inner.core.snapshots.hold());
+            let now = held.as_ref().map_or(u64::MAX, Held::seq);
+            inner.compare(&reads, then, now).map(|()| true)
+        };
+        self.commit(batch, true, options, &holds).map(drop)
+    }
+}
+
+impl Inner {
+    /// Compares what was read with what is there now: see [`Reads::compare`]. If a mapping of a table fails
+    /// meanwhile, it does so again, by calls.
+    fn compare(&self, reads: &Reads, then: Option<&Hold>, now: u64) -> Result<()> {
+        loop {
+            let failed_maps = self.core.table_reader.maps().failures();
+            let outcome = reads.compare(&self.engine, then, now);
+            if self.core.table_reader.maps().failures() == failed_maps {
+                return self.engine.intact().and(outcome);
+            }
+        }
+    }
+}

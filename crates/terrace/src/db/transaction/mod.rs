@@ -1,0 +1,298 @@
+//! Transactions: reads and writes that take effect together, or not at all.
+//!
+//! They are optimistic. A transaction reads a snapshot, keeps its writes to itself, and locks nothing. When it
+//! is committed, what it has read is compared with what is there (`reads`), and its writes become one batch
+//! (`commit`), while nothing else is written. A conflict is told and nothing has happened.
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `writes.rs` | what was written and nobody else sees, and its savepoints |
+//! | `reads.rs` | what was read, and whether it is as it was |
+//! | `iter.rs` | ranges over the snapshot and what was written |
+//! | `commit.rs` | the commit, and trying again |
+//!
+//! Thread safety: a transaction may be used by several threads. Its lock is held for no call of the engine.
+//! Invariants:
+//!
+//! 1. What is read is noted before it is returned. Iterators borrow the transaction, so none reads beside or
+//!    after its commit.
+//! 2. A transaction keeps its snapshot and no handle of the database: the database is closed when the last
+//!    handle goes, as with snapshots.
+
+mod commit;
+mod iter;
+mod reads;
+mod writes;
+
+use std::ops::Bound;
+use std::sync::{Arc, Weak};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use terrace_base::{Error, Result};
+
+use self::reads::{Reads, Seen};
+use self::writes::Writes;
+use crate::batch::MAX_VALUE_BYTES;
+use crate::db::range::KeyRange;
+use crate::db::read::{Snapshot, after_prefix};
+use crate::db::{Db, Inner, check_key};
+use crate::options::WriteOptions;
+
+pub use self::iter::TransactionIter;
+pub use self::writes::Savepoint;
+
+/// What others may do to what a transaction has read before it commits.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Isolation {
+    /// Nothing: values, absences and ranges that were read must be as they were. All transactions and other
+    /// writes are as if one had come after the other.
+    #[default]
+    Serializable,
+    /// Anything: only the keys that the transaction has written must be as they were. No update is lost, but
+    /// two transactions that read what the other writes may both commit (write skew).
+    Snapshot,
+}
+
+/// Options of a transaction.
+///
+/// ```
+/// use terrace::{Isolation, TransactionOptions};
+///
+/// let options = TransactionOptions { isolation: Isolation::Snapshot, ..TransactionOptions::default() };
+/// assert!(options.attempts > 1 && !options.write.sync);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TransactionOptions {
+    /// What others may do to what it has read.
+    pub isolation: Isolation,
+    /// How often [`Db::transact`] calls its closure at most: once at least.
+    pub attempts: u32,
+    /// Options of the write that commits it.
+    pub write: WriteOptions,
+}
+
+impl Default for TransactionOptions {
+    fn default() -> Self {
+        TransactionOptions { isolation: Isolation::default(), attempts: 100, write: WriteOptions::default() }
+    }
+}
+
+/// Reads and writes that take effect together, or not at all.
+///
+/// It reads the database as it was when the transaction began, with its own writes over that. Nobody else sees
+/// these before [`commit`](Self::commit); dropping it gives them up. What it has read of keys, and what it has
+/// written, it keeps in memory.
+///
+/// ```
+/// # fn main() -> terrace::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let db = terrace::Db::open(dir.path(), terrace::Options::default())?;
+/// db.put("a", "1")?;
+/// let tx = db.transaction();
+/// let copy = tx.get("a")?.unwrap_or_default();
+/// tx.put("b", copy)?;
+/// assert_eq!(tx.range("a"..="b")?.count(), 2);
+/// assert!(!db.contains_key("b")?);
+/// tx.commit()?;
+/// assert_eq!(db.get("b")?.as_deref(), Some(&b"1"[..]));
+///
+/// let tx = db.transaction();
+/// tx.put("c", tx.get("a")?.unwrap_or_default())?;
+/// db.put("a", "2")?; // what the transaction has read is no longer so
+/// assert!(matches!(tx.commit(), Err(terrace::Error::Conflict { key }) if key == b"a"));
+/// assert!(!db.contains_key("c")?);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Transaction {
+    db: Weak<Inner>,
+    snapshot: Snapshot,
+    read_only: bool,
+    options: TransactionOptions,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    writes: Writes,
+    reads: Reads,
+}
+
+impl Db {
+    /// Begins a transaction; see also [`transact`](Self::transact), which tries again after conflicts.
+    pub fn transaction(&self) -> Transaction {
+        self.transaction_with(TransactionOptions::default())
+    }
+
+    /// [`transaction`](Self::transaction), with `options`.
+    pub fn transaction_with(&self, options: TransactionOptions) -> Transaction {
+        let (db, read_only) = (Arc::downgrade(&self.inner), self.inner.read_only);
+        Transaction { db, snapshot: self.snapshot(), read_only, options, state: Mutex::default() }
+    }
+}
+
+impl Transaction {
+    /// The value of `key`, if it exists: the one that the transaction has written, else the one that it had
+    /// when the transaction began.
+    ///
+    /// # Errors
+    ///
+    /// `Corruption` if its data is damaged; `InvalidArgument` for an over-long key.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
+        let key = key.as_ref();
+        check_key(key)?;
+        {
+            let State { writes, reads } = &*self.state.lock();
+            if let Some(written) = writes.newest().get(key) {
+                return Ok(written.clone());
+            }
+            if let Some(Seen::Value(value)) = reads.of(key) {
+                return Ok(value.clone());
+            }
+        }
+        let value = self.snapshot.get(key)?;
+        self.note(key, || Seen::Value(value.clone()));
+        Ok(value)
+    }
+
+    /// Whether `key` exists. Another value of it is no conflict then, only its absence.
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        let key = key.as_ref();
+        check_key(key)?;
+        {
+            let State { writes, reads } = &*self.state.lock();
+            if let Some(written) = writes.newest().get(key) {
+                return Ok(written.is_some());
+            }
+            match reads.of(key) {
+                Some(Seen::Value(value)) => return Ok(value.is_some()),
+                Some(Seen::Exists) => return Ok(true),
+                _ => {}
+            }
+        }
+        let exists = self.snapshot.contains_key(key)?;
+        self.note(key, || if exists { Seen::Exists } else { Seen::Value(None) });
+        Ok(exists)
+    }
+
+    /// The values of `keys`.
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Bytes>>> {
+        keys.into_iter().map(|key| self.get(key)).collect()
+    }
+
+    /// Sets `key` to `value`.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` for a key over 65,535 bytes or a value over 1 GiB, `ReadOnly`. The transaction is as
+    /// it was before.
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        let value = value.as_ref();
+        if value.len() > MAX_VALUE_BYTES {
+            let bytes = value.len();
+            return Err(Error::invalid(format!(
+                "a value of {bytes} bytes is over the limit of {MAX_VALUE_BYTES}"
+            )));
+        }
+        self.write(key.as_ref(), Some(value))
+    }
+
+    /// Removes `key`, whether it exists or not.
+    ///
+    /// # Errors
+    ///
+    /// As of [`put`](Self::put).
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.write(key.as_ref(), None)
+    }
+
+    /// All entries, in key order: see [`range`](Self::range).
+    pub fn iter(&self) -> Result<TransactionIter<'_>> {
+        self.range(..)
+    }
+
+    /// The entries whose keys lie in `range`, with the transaction's writes so far. What the iterator gives is
+    /// what the transaction has read, and that there is nothing in between.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` by an engine without an order of keys.
+    pub fn range(&self, range: impl KeyRange) -> Result<TransactionIter<'_>> {
+        let (from, to) = range.bounds();
+        self.bounded(from, to)
+    }
+
+    /// The entries whose keys begin with `prefix`: see [`range`](Self::range).
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<TransactionIter<'_>> {
+        let prefix = prefix.as_ref();
+        match after_prefix(prefix) {
+            Some(end) => self.bounded(Bound::Included(prefix), Bound::Excluded(&end)),
+            None => self.bounded(Bound::Included(prefix), Bound::Unbounded),
+        }
+    }
+
+    /// Marks what was written so far, to come back to it. It costs nothing, and one may be used many times.
+    ///
+    /// ```
+    /// # fn main() -> terrace::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = terrace::Db::open(dir.path(), terrace::Options::default())?;
+    /// let tx = db.transaction();
+    /// tx.put("kept", "1")?;
+    /// let savepoint = tx.savepoint();
+    /// tx.put("kept", "2")?;
+    /// tx.put("dropped", "3")?;
+    /// tx.rollback_to(savepoint)?;
+    /// tx.commit()?;
+    /// assert_eq!(db.get("kept")?.as_deref(), Some(&b"1"[..]));
+    /// assert!(!db.contains_key("dropped")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn savepoint(&self) -> Savepoint {
+        self.state.lock().writes.savepoint()
+    }
+
+    /// Takes back what was written since `savepoint`. What was read stays read: the transaction may have
+    /// decided by it.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if the savepoint is another transaction's, or was taken after one that the transaction
+    /// has been rolled back to since.
+    pub fn rollback_to(&self, savepoint: Savepoint) -> Result<()> {
+        self.state.lock().writes.roll_back(savepoint)
+    }
+
+    /// Takes back everything that was written, and all savepoints. What was read stays read.
+    pub fn clear(&self) {
+        self.state.lock().writes.clear();
+    }
+
+    fn write(&self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+        check_key(key)?;
+        if self.read_only {
+            return Err(Error::ReadOnly);
+        }
+        self.state.lock().writes.write(key, value.map(Bytes::copy_from_slice));
+        Ok(())
+    }
+
+    /// Notes what was seen of `key`, if that is to be compared.
+    fn note(&self, key: &[u8], seen: impl FnOnce() -> Seen) {
+        if self.options.isolation == Isolation::Serializable {
+            self.state.lock().reads.note(key, seen());
+        }
+    }
+
+    fn bounded(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<TransactionIter<'_>> {
+        let stored = self.snapshot.range((from, to))?;
+        let (from, to) = (from.map(Bytes::copy_from_slice), to.map(Bytes::copy_from_slice));
+        let state = &mut *self.state.lock();
+        let range = (self.options.isolation == Isolation::Serializable)
+            .then(|| state.reads.open_range(from.clone(), to.clone()));
+        Ok(TransactionIter::new(self, stored, (from, to), state.writes.newest().clone(), range))
+    }
+}

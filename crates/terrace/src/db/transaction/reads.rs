@@ -1,0 +1,232 @@
+//! What a transaction has read, and whether it would read the same now.
+//!
+//! A transaction may commit if everything that it has read is now as it was: then it could as well have run
+//! just now, as a whole, and the order in which transactions commit explains what they have seen. It is values
+//! that are compared, so that a write that changes nothing disturbs nobody.
+//!
+//! 1. A key that was read is kept with its value, absences included. Values share memory with their readers.
+//! 2. A range that was read is kept as bounds: from where an iterator began to the last key that it gave, and
+//!    so from behind; all of it once the iterator has come to an end. It is compared with the transaction's
+//!    snapshot, entry by entry, and takes no memory, however much was read. A key that was written before the
+//!    iterator was made is compared, too: it may spoil a transaction needlessly, and no more.
+//! 3. Who compares for good does so while nothing else is written. Where every write moves the visible
+//!    number, nothing needs to be compared while that stands still.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use terrace_base::{Error, Result};
+
+use crate::core::engine::{Direction, Engine, EngineIter};
+use crate::db::read::{Hold, Snapshot};
+
+/// What was seen of a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Seen {
+    /// Its value, or that there is none.
+    Value(Option<Bytes>),
+    /// That it exists.
+    Exists,
+    /// What the transaction's snapshot has of it.
+    OfSnapshot,
+}
+
+/// A range of which an iterator has read something.
+#[derive(Debug)]
+struct RangeRead {
+    from: Bound<Bytes>,
+    to: Bound<Bytes>,
+    /// It was read from its beginning up to this key.
+    front: Option<Bytes>,
+    /// It was read from its end down to this key.
+    back: Option<Bytes>,
+    /// It was read to its end.
+    whole: bool,
+}
+
+/// Bounds of keys.
+type Span<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
+impl RangeRead {
+    fn spans(&self) -> Vec<Span<'_>> {
+        let (from, to) = (as_slice(&self.from), as_slice(&self.to));
+        if self.whole {
+            return vec![(from, to)];
+        }
+        let front = self.front.iter().map(|last| (from, Bound::Included(&last[..])));
+        let back = self.back.iter().map(|first| (Bound::Included(&first[..]), to));
+        front.chain(back).collect()
+    }
+}
+
+fn as_slice(bound: &Bound<Bytes>) -> Bound<&[u8]> {
+    bound.as_ref().map(|key| &key[..])
+}
+
+/// Everything that a transaction has read.
+#[derive(Debug, Default)]
+pub(super) struct Reads {
+    keys: BTreeMap<Bytes, Seen>,
+    ranges: Vec<RangeRead>,
+}
+
+impl Reads {
+    pub fn is_empty(&self) -> bool {
+        self.keys.is_empty() && self.ranges.iter().all(|range| range.spans().is_empty())
+    }
+
+    /// What was seen of `key`.
+    pub fn of(&self, key: &[u8]) -> Option<&Seen> {
+        self.keys.get(key)
+    }
+
+    /// Notes what was seen of a key. A value says more than that there is one.
+    pub fn note(&mut self, key: &[u8], seen: Seen) {
+        match self.keys.entry(Bytes::copy_from_slice(key)) {
+            Entry::Vacant(entry) => drop(entry.insert(seen)),
+            Entry::Occupied(mut entry) if seen != Seen::Exists => drop(entry.insert(seen)),
+            Entry::Occupied(_) => {}
+        }
+    }
+
+    /// Begins to note what is read of a range; returns its number.
+    pub fn open_range(&mut self, from: Bound<Bytes>, to: Bound<Bytes>) -> usize {
+        self.ranges.push(RangeRead { from, to, front: None, back: None, whole: false });
+        self.ranges.len() - 1
+    }
+
+    /// Notes that the range was read up to `key` from the side from which `direction` comes.
+    pub fn note_step(&mut self, range: usize, direction: Direction, key: &Bytes) {
+        let range = &mut self.ranges[range];
+        match direction {
+            Direction::Forward => range.front = Some(key.clone()),
+            Direction::Backward => range.back = Some(key.clone()),
+        }
+    }
+
+    /// Notes that the range was read to its end.
+    pub fn note_end(&mut self, range: usize) {
+        self.ranges[range].whole = true;
+    }
+
+    /// Whether the snapshot is necessary to compare.
+    pub fn needs_snapshot(&self) -> bool {
+        self.ranges.iter().any(|range| !range.spans().is_empty())
+            || self.keys.values().any(|seen| *seen == Seen::OfSnapshot)
+    }
+
+    /// Whether ranges were read.
+    pub fn has_ranges(&self) -> bool {
+        self.ranges.iter().any(|range| !range.spans().is_empty())
+    }
+
+    /// Reads the keys whose values only `snapshot` has.
+    pub fn fetch(&mut self, snapshot: &Snapshot) -> Result<()> {
+        for (key, seen) in &mut self.keys {
+            if *seen == Seen::OfSnapshot {
+                *seen = Seen::Value(snapshot.get(key)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares everything that was read with what is there now; `Conflict` names the first key that differs.
+    /// `then` is the transaction's snapshot, if it is needed; `now` numbers the present for walks.
+    pub fn compare(&self, engine: &Arc<dyn Engine>, then: Option<&Hold>, now: u64) -> Result<()> {
+        for (key, seen) in &self.keys {
+            if !is_same(&**engine, then, key, seen)? {
+                return Err(Error::Conflict { key: key.to_vec() });
+            }
+        }
+        let Some(then) = then else { return Ok(()) };
+        for (from, to) in self.ranges.iter().flat_map(RangeRead::spans) {
+            let walk = |at| -> Result<Within<'_>> {
+                let mut walk = engine.clone().walk(at, Direction::Forward)?;
+                walk.seek(from)?;
+                Ok(Within { walk, to })
+            };
+            let (mut before, mut after) = (walk(then.seq())?, walk(now)?);
+            loop {
+                match (before.next()?, after.next()?) {
+                    (None, None) => break,
+                    (before, after) if before == after => {}
+                    (before, after) => {
+                        let keys = before.into_iter().chain(after).map(|(key, _)| key);
+                        return Err(Error::Conflict { key: keys.min().unwrap_or_default().to_vec() });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn is_same(engine: &dyn Engine, then: Option<&Hold>, key: &[u8], seen: &Seen) -> Result<bool> {
+    Ok(match (seen, then) {
+        (Seen::Value(value), _) => engine.get(key, None)? == *value,
+        (Seen::Exists, _) => engine.contains(key)?,
+        (Seen::OfSnapshot, Some(then)) => engine.get(key, None)? == engine.get(key, Some(then.seq()))?,
+        // Nothing tells: better once too often than to lose a write.
+        (Seen::OfSnapshot, None) => false,
+    })
+}
+
+/// The entries of a walk up to a bound.
+struct Within<'a> {
+    walk: Box<dyn EngineIter>,
+    to: Bound<&'a [u8]>,
+}
+
+impl Within<'_> {
+    fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+        Ok(self.walk.next()?.filter(|(key, _)| match self.to {
+            Bound::Included(last) => key <= last,
+            Bound::Excluded(end) => key < end,
+            Bound::Unbounded => true,
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(text: &'static str) -> Bytes {
+        Bytes::from_static(text.as_bytes())
+    }
+
+    fn included(text: &str) -> Bound<&[u8]> {
+        Bound::Included(text.as_bytes())
+    }
+
+    #[test]
+    fn a_range_is_what_was_read_of_it() {
+        let mut reads = Reads::default();
+        let range = reads.open_range(Bound::Included(key("b")), Bound::Excluded(key("y")));
+        assert!(reads.is_empty() && !reads.has_ranges(), "nothing of it was read");
+        reads.note_step(range, Direction::Forward, &key("c"));
+        reads.note_step(range, Direction::Forward, &key("d"));
+        assert_eq!(reads.ranges[range].spans(), [(included("b"), included("d"))]);
+        reads.note_step(range, Direction::Backward, &key("x"));
+        let from_behind = (included("x"), Bound::Excluded(&b"y"[..]));
+        assert_eq!(reads.ranges[range].spans(), [(included("b"), included("d")), from_behind]);
+        reads.note_end(range);
+        assert_eq!(reads.ranges[range].spans(), [(included("b"), Bound::Excluded(&b"y"[..]))]);
+        assert!(reads.has_ranges() && reads.needs_snapshot());
+    }
+
+    #[test]
+    fn a_value_says_more_than_that_there_is_one() {
+        let mut reads = Reads::default();
+        reads.note(b"k", Seen::Exists);
+        reads.note(b"k", Seen::Value(Some(key("v"))));
+        reads.note(b"k", Seen::Exists);
+        assert_eq!(reads.of(b"k"), Some(&Seen::Value(Some(key("v")))));
+        assert!(!reads.needs_snapshot());
+        reads.note(b"l", Seen::OfSnapshot);
+        assert!(reads.needs_snapshot());
+    }
+}
