@@ -14,7 +14,7 @@ use super::{PmStore, open};
 use crate::batch::WriteBatch;
 use crate::core::Core;
 use crate::core::engine::Engine;
-use crate::core::request::Condition;
+use crate::core::condition::Condition;
 use crate::env::{Env, RealPm};
 use crate::options::{EngineKind, Options, PoolChoice};
 
