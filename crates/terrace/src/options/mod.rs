@@ -251,17 +251,13 @@ impl Options {
         }
     }
 
-    /// Refuses a pool too small for what the engine fills at a time: memtables, or extents if it has none.
+    /// Refuses a pool too small for what the engine fills at a time: memtables if they lie there, else extents.
     fn check_pool_size(&self) -> Result<()> {
-        let (mut options, own) = (self.clone(), format!("{}.memtable_bytes", self.engine.name()));
-        let of_memtables = options.settings().into_iter().find_map(|setting| match setting.slot {
-            Slot::Whole(bytes, _) if setting.name == own => Some(4 * bytes.get().min(MIB)),
-            _ => None,
-        });
-        let least = of_memtables.unwrap_or(64 * self.pool_extent_bytes.min(64 * KIB));
-        let smaller = match of_memtables {
-            Some(_) => format!("four times a smaller {own}"),
-            None => "64 times a smaller pool_extent_bytes".into(),
+        let (least, smaller) = match self.engine {
+            EngineKind::Slm => {
+                (4 * self.slm.memtable_bytes.min(MIB), "four times a smaller slm.memtable_bytes")
+            }
+            _ => (64 * self.pool_extent_bytes.min(64 * KIB), "64 times a smaller pool_extent_bytes"),
         };
         if self.pm_bytes < least {
             return Err(Error::invalid(format!("pm_bytes must be at least 4 MiB, or {smaller}")));

@@ -13,8 +13,8 @@ use terrace_pmem::Profile;
 use super::{PmStore, open};
 use crate::batch::WriteBatch;
 use crate::core::Core;
-use crate::core::engine::Engine;
 use crate::core::condition::Condition;
+use crate::core::engine::Engine;
 use crate::env::{Env, RealPm};
 use crate::options::{EngineKind, Options, PoolChoice};
 
