@@ -10,8 +10,13 @@ use terrace_pmem::{Marks, Pool};
 
 use crate::manifest::Manifest;
 
-/// Whether the manifest has decided what exists; if not, the reclaim is put off.
+/// Whether something may be without an owner, and the manifest has decided what exists; if it has not, the reclaim is
+/// put off.
 pub(crate) fn may_reclaim(pool: &Pool, manifest: &Manifest) -> Result<bool> {
+    if !pool.needs_reclaim() {
+        // Several may have been asked for, and the first has done it.
+        return Ok(false);
+    }
     let decided = manifest.settled();
     if !matches!(decided, Ok(true)) {
         pool.put_off_reclaim();
