@@ -62,17 +62,18 @@ impl Cut {
         }
     }
 
-    /// The bound of a walk in `direction` from here; `None` where nothing lies that way.
-    fn bound(&self, direction: Direction) -> Option<Bound<Vec<u8>>> {
+    /// What a walk in `direction` need not pass if everything before this place is empty.
+    fn skipped(&self, direction: Direction) -> Skip {
         match (direction, self) {
             (Direction::Forward, Cut::Before(key)) | (Direction::Backward, Cut::After(key)) => {
-                Some(Bound::Included(key.clone()))
+                Skip::To(Bound::Included(key.clone()))
             }
+            (Direction::Backward, Cut::Before(key)) if key.is_empty() => Skip::Everything,
             (Direction::Forward, Cut::After(key)) | (Direction::Backward, Cut::Before(key)) => {
-                Some(Bound::Excluded(key.clone()))
+                Skip::To(Bound::Excluded(key.clone()))
             }
-            (Direction::Forward, Cut::End) => None,
-            (Direction::Backward, Cut::End) => Some(Bound::Unbounded),
+            (Direction::Forward, Cut::End) => Skip::Everything,
+            (Direction::Backward, Cut::End) => Skip::Nothing,
         }
     }
 
@@ -113,6 +114,16 @@ impl PartialOrd for Cut {
     fn partial_cmp(&self, other: &Cut) -> Option<Order> {
         Some(self.cmp(other))
     }
+}
+
+/// What a walk need not pass.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Skip {
+    Nothing,
+    /// It may begin here instead, with the same result.
+    To(Bound<Vec<u8>>),
+    /// Nothing lives that way.
+    Everything,
 }
 
 /// A range, in the order of the walks that have left it.
@@ -199,16 +210,17 @@ impl EmptyRanges {
         self.any.store(!ranges.is_empty(), Ordering::SeqCst);
     }
 
-    /// Where a walk at `seq` from `bound` may begin instead, with the same result; `None` if it has to begin
-    /// there.
-    pub fn skip(&self, direction: Direction, bound: Bound<&[u8]>, seq: u64) -> Option<Bound<Vec<u8>>> {
+    /// What a walk at `seq` from `bound` need not pass.
+    pub fn skip(&self, direction: Direction, bound: Bound<&[u8]>, seq: u64) -> Skip {
         if !self.any.load(Ordering::Acquire) {
-            return None;
+            return Skip::Nothing;
         }
         let start = Cut::at(bound, direction);
         let ranges = self.ranges.lock();
-        let range = ranges.iter().find(|range| range.as_of <= seq && range.receives(direction, &start))?;
-        if range.empty_to == start { None } else { range.empty_to.bound(direction) }
+        match ranges.iter().find(|range| range.as_of <= seq && range.receives(direction, &start)) {
+            Some(range) if range.empty_to != start => range.empty_to.skipped(direction),
+            _ => Skip::Nothing,
+        }
     }
 
     /// Notes that a walk at `seq` from `bound` has passed so many deleted keys before it found the first
@@ -261,8 +273,8 @@ mod tests {
 
     const ALL: Bound<&[u8]> = Bound::Unbounded;
 
-    fn included(key: &[u8]) -> Option<Bound<Vec<u8>>> {
-        Some(Bound::Included(key.to_vec()))
+    fn included(key: &[u8]) -> Skip {
+        Skip::To(Bound::Included(key.to_vec()))
     }
 
     fn put(ranges: &EmptyRanges, seq: u64, key: &str) {
@@ -275,15 +287,19 @@ mod tests {
         ranges.write(7, std::iter::empty());
         ranges.note(Direction::Forward, ALL, 7, Some(b"m"), MANY);
         assert_eq!(ranges.skip(Direction::Forward, ALL, 7), included(b"m"));
-        assert_eq!(ranges.skip(Direction::Forward, ALL, 6), None, "it is older");
+        assert_eq!(ranges.skip(Direction::Forward, ALL, 6), Skip::Nothing, "it is older");
         assert_eq!(ranges.skip(Direction::Forward, Bound::Excluded(b"c"), 9), included(b"m"));
-        assert_eq!(ranges.skip(Direction::Forward, Bound::Excluded(b"m"), 9), None, "it begins behind");
-        assert_eq!(ranges.skip(Direction::Backward, ALL, 9), None);
+        assert_eq!(
+            ranges.skip(Direction::Forward, Bound::Excluded(b"m"), 9),
+            Skip::Nothing,
+            "it begins behind"
+        );
+        assert_eq!(ranges.skip(Direction::Backward, ALL, 9), Skip::Nothing);
         put(&ranges, 8, "m");
         put(&ranges, 9, "zz");
         assert_eq!(ranges.skip(Direction::Forward, ALL, 9), included(b"m"));
         put(&ranges, 10, "b");
-        assert_eq!(ranges.skip(Direction::Forward, ALL, 10), None);
+        assert_eq!(ranges.skip(Direction::Forward, ALL, 10), Skip::Nothing);
         assert!(!ranges.any.load(Ordering::SeqCst));
     }
 
@@ -291,7 +307,7 @@ mod tests {
     fn few_deleted_keys_leave_nothing() {
         let ranges = EmptyRanges::default();
         ranges.note(Direction::Forward, ALL, 0, Some(b"m"), MANY - 1);
-        assert_eq!(ranges.skip(Direction::Forward, ALL, 0), None);
+        assert_eq!(ranges.skip(Direction::Forward, ALL, 0), Skip::Nothing);
     }
 
     #[test]
@@ -300,7 +316,7 @@ mod tests {
         put(&ranges, 8, "c");
         // Write 8 is given out, and the walk at 7 did not see it.
         ranges.note(Direction::Forward, ALL, 7, Some(b"m"), MANY);
-        assert_eq!(ranges.skip(Direction::Forward, ALL, 8), None);
+        assert_eq!(ranges.skip(Direction::Forward, ALL, 8), Skip::Nothing);
         // A later walk finds what write 8 has put.
         ranges.note(Direction::Forward, ALL, 8, Some(b"c"), 1);
         assert_eq!(ranges.skip(Direction::Forward, ALL, 8), included(b"c"));
@@ -316,10 +332,10 @@ mod tests {
         ranges.note(Direction::Forward, ALL, 0, Some(b"h"), MANY);
         assert_eq!(ranges.skip(Direction::Forward, ALL, 0), included(b"h"));
         ranges.note(Direction::Forward, ALL, 0, None, MANY);
-        assert_eq!(ranges.skip(Direction::Forward, ALL, 0), None, "nothing lies behind");
+        assert_eq!(ranges.skip(Direction::Forward, ALL, 0), Skip::Everything);
         put(&ranges, 1, "k");
         ranges.note(Direction::Forward, ALL, 1, Some(b"k"), 0);
-        assert_eq!(ranges.skip(Direction::Forward, ALL, 1), None);
+        assert_eq!(ranges.skip(Direction::Forward, ALL, 1), Skip::Nothing);
     }
 
     #[test]
@@ -328,11 +344,13 @@ mod tests {
         ranges.note(Direction::Backward, ALL, 0, Some(b"d"), MANY);
         assert_eq!(ranges.skip(Direction::Backward, ALL, 0), included(b"d"));
         assert_eq!(ranges.skip(Direction::Backward, Bound::Excluded(b"f"), 0), included(b"d"));
-        assert_eq!(ranges.skip(Direction::Backward, Bound::Included(b"c"), 0), None);
+        assert_eq!(ranges.skip(Direction::Backward, Bound::Included(b"c"), 0), Skip::Nothing);
         put(&ranges, 1, "d");
         assert_eq!(ranges.skip(Direction::Backward, ALL, 1), included(b"d"));
         put(&ranges, 2, "e");
-        assert_eq!(ranges.skip(Direction::Backward, ALL, 2), None);
+        assert_eq!(ranges.skip(Direction::Backward, ALL, 2), Skip::Nothing);
+        ranges.note(Direction::Backward, ALL, 2, None, MANY);
+        assert_eq!(ranges.skip(Direction::Backward, ALL, 2), Skip::Everything);
     }
 
     #[test]
@@ -343,6 +361,6 @@ mod tests {
         }
         assert_eq!(ranges.ranges.lock().len(), MOST_RANGES);
         ranges.note(Direction::Forward, ALL, 0, Some(&[7; LONGEST_KEY + 1]), MANY);
-        assert_eq!(ranges.skip(Direction::Forward, ALL, 0), None);
+        assert_eq!(ranges.skip(Direction::Forward, ALL, 0), Skip::Nothing);
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use terrace_base::Result;
 
+use crate::core::empty_ranges::Skip;
 use crate::core::engine::{Direction, EngineIter};
 use crate::db::read::Hold;
 
@@ -86,8 +87,12 @@ impl DbIter {
         let (bound, at, empty) = (as_slice(bound), self.hold.seq(), self.hold.empty_ranges());
         let made = walk.insert(self.hold.engine().clone().walk(at, direction)?);
         match empty.skip(direction, bound, at) {
-            Some(behind) => made.seek(as_slice(&behind))?,
-            None => made.seek(bound)?,
+            Skip::Nothing => made.seek(bound)?,
+            Skip::To(behind) => made.seek(as_slice(&behind))?,
+            Skip::Everything => {
+                *walk = None;
+                return Ok(None);
+            }
         }
         let entry = made.next()?;
         let key = entry.as_ref().map(|(key, _)| &key[..]);

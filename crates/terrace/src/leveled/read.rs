@@ -44,7 +44,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
             return Box::new(self.walk_of(&self.readable(), &Moment::forever(), at, direction));
         }
         let tree = self.me.clone();
-        Box::new(StagedWalk { tree, at, direction, from: Bound::Unbounded, part: None })
+        Box::new(StagedWalk { tree, at, direction, from: Bound::Unbounded, part: None, passed: 0 })
     }
 
     fn walk_of(
@@ -97,6 +97,8 @@ struct StagedWalk<B: WriteBuffer> {
     /// Where the next part begins.
     from: Bound<Vec<u8>>,
     part: Option<(MergedIter, Arc<Moment>)>,
+    /// What the parts before this one passed.
+    passed: u64,
 }
 
 impl<B: WriteBuffer> StagedWalk<B> {
@@ -126,6 +128,8 @@ impl<B: WriteBuffer> EngineIter for StagedWalk<B> {
             let found = walk.next();
             if moment.is_over() {
                 // The walk has advanced without the stage.
+                let passed = walk.passed();
+                self.passed += passed;
                 self.part = None;
                 continue;
             }
@@ -134,5 +138,9 @@ impl<B: WriteBuffer> EngineIter for StagedWalk<B> {
             }
             return found;
         }
+    }
+
+    fn passed(&self) -> u64 {
+        self.passed + self.part.as_ref().map_or(0, |(walk, _)| walk.passed())
     }
 }

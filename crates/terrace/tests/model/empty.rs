@@ -6,7 +6,7 @@ use std::sync::Arc;
 use shuttle::thread;
 
 use crate::check;
-use crate::core::empty_ranges::EmptyRanges;
+use crate::core::empty_ranges::{EmptyRanges, Skip};
 use crate::core::engine::Direction;
 use crate::sync::{AtomicU64, Ordering};
 
@@ -23,7 +23,7 @@ impl Shared {
     fn walk(&self) {
         let at = self.visible.load(Ordering::SeqCst);
         let first: &[u8] = if at >= 1 { b"b" } else { b"m" };
-        if let Some(Bound::Included(behind)) = self.ranges.skip(Direction::Forward, ALL, at) {
+        if let Skip::To(Bound::Included(behind)) = self.ranges.skip(Direction::Forward, ALL, at) {
             assert!(*behind <= *first, "a walk at {at} skips {first:?}");
         }
         self.ranges.note(Direction::Forward, ALL, at, Some(first), 100);

@@ -160,7 +160,7 @@ impl Inner {
     fn compare(&self, reads: &Reads, then: Option<&Hold>, now: u64) -> Result<()> {
         loop {
             let failed_maps = self.core.table_reader.maps().failures();
-            let outcome = reads.compare(&self.engine, then, now);
+            let outcome = reads.compare((&self.engine, &self.core.empty_ranges), then, now);
             if self.core.table_reader.maps().failures() == failed_maps {
                 return self.engine.intact().and(outcome);
             }

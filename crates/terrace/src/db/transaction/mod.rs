@@ -153,7 +153,9 @@ impl Transaction {
             }
         }
         let value = self.snapshot.get(key)?;
-        self.note(key, || Seen::Value(value.clone()));
+        // A copy: the value may share the mapping of a table, whose pages are not to be relied upon for long, and
+        // would keep it.
+        self.note(key, || Seen::Value(value.as_deref().map(Bytes::copy_from_slice)));
         Ok(value)
     }
 

@@ -4,7 +4,7 @@
 //! just now, as a whole, and the order in which transactions commit explains what they have seen. It is values
 //! that are compared, so that a write that changes nothing disturbs nobody.
 //!
-//! 1. A key that was read is kept with its value, absences included. Values share memory with their readers.
+//! 1. A key that was read is kept with its value, absences included.
 //! 2. A range that was read is kept as bounds: from where an iterator began to the last key that it gave, and
 //!    so from behind; all of it once the iterator has come to an end. It is compared with the transaction's
 //!    snapshot, entry by entry, and takes no memory, however much was read. A key that was written before the
@@ -12,6 +12,7 @@
 //! 3. Who compares for good does so while nothing else is written. Where every write moves the visible
 //!    number, nothing needs to be compared while that stands still.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Bound;
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use terrace_base::{Error, Result};
 
+use crate::core::empty_ranges::{EmptyRanges, Skip};
 use crate::core::engine::{Direction, Engine, EngineIter};
 use crate::db::read::{Hold, Snapshot};
 
@@ -135,7 +137,13 @@ impl Reads {
 
     /// Compares everything that was read with what is there now; `Conflict` names the first key that differs.
     /// `then` is the transaction's snapshot, if it is needed; `now` numbers the present for walks.
-    pub fn compare(&self, engine: &Arc<dyn Engine>, then: Option<&Hold>, now: u64) -> Result<()> {
+    /// `empty` has ranges of keys that need not be walked over.
+    pub fn compare(
+        &self,
+        (engine, empty): (&Arc<dyn Engine>, &EmptyRanges),
+        then: Option<&Hold>,
+        now: u64,
+    ) -> Result<()> {
         for (key, seen) in &self.keys {
             if !is_same(&**engine, then, key, seen)? {
                 return Err(Error::Conflict { key: key.to_vec() });
@@ -143,11 +151,7 @@ impl Reads {
         }
         let Some(then) = then else { return Ok(()) };
         for (from, to) in self.ranges.iter().flat_map(RangeRead::spans) {
-            let walk = |at| -> Result<Within<'_>> {
-                let mut walk = engine.clone().walk(at, Direction::Forward)?;
-                walk.seek(from)?;
-                Ok(Within { walk, to })
-            };
+            let walk = |at| Within::new(engine.clone().walk(at, Direction::Forward)?, empty, at, (from, to));
             let (mut before, mut after) = (walk(then.seq())?, walk(now)?);
             loop {
                 match (before.next()?, after.next()?) {
@@ -176,17 +180,40 @@ fn is_same(engine: &dyn Engine, then: Option<&Hold>, key: &[u8], seen: &Seen) ->
 
 /// The entries of a walk up to a bound.
 struct Within<'a> {
-    walk: Box<dyn EngineIter>,
+    /// None at the end.
+    walk: Option<Box<dyn EngineIter>>,
     to: Bound<&'a [u8]>,
 }
 
-impl Within<'_> {
+impl<'a> Within<'a> {
+    /// A walk at number `at`, behind what is known to be empty.
+    fn new(
+        mut walk: Box<dyn EngineIter>,
+        empty: &EmptyRanges,
+        at: u64,
+        (from, to): (Bound<&[u8]>, Bound<&'a [u8]>),
+    ) -> Result<Within<'a>> {
+        match empty.skip(Direction::Forward, from, at) {
+            Skip::Nothing => walk.seek(from)?,
+            Skip::To(behind) => walk.seek(behind.as_ref().map(Vec::as_slice))?,
+            Skip::Everything => return Ok(Within { walk: None, to }),
+        }
+        Ok(Within { walk: Some(walk), to })
+    }
+
     fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
-        Ok(self.walk.next()?.filter(|(key, _)| match self.to {
-            Bound::Included(last) => key <= last,
-            Bound::Excluded(end) => key < end,
-            Bound::Unbounded => true,
-        }))
+        let entry = self.walk.as_mut().map_or(Ok(None), |walk| walk.next())?;
+        let order = |(key, _): &(Bytes, Bytes)| match self.to {
+            Bound::Included(last) => key[..].cmp(last),
+            Bound::Excluded(end) if key[..] >= *end => Ordering::Greater,
+            Bound::Excluded(_) | Bound::Unbounded => Ordering::Less,
+        };
+        let order = entry.as_ref().map_or(Ordering::Greater, order);
+        if order != Ordering::Less {
+            // What lies behind the last key may be many tombstones.
+            self.walk = None;
+        }
+        Ok(entry.filter(|_| order != Ordering::Greater))
     }
 }
 
