@@ -22,6 +22,7 @@ mod opening;
 mod pools;
 mod races;
 mod sectors;
+mod serializability;
 mod shown;
 mod shown_logs;
 mod smoke;

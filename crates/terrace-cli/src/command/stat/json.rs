@@ -169,6 +169,7 @@ fn counts_json(stats: &Stats) -> Value {
         "user_bytes": counts.user_bytes,
         "commit_groups": counts.commit_groups,
         "committed_batches": counts.committed_batches,
+        "conflicts": counts.conflicts,
         "flushes": counts.flushes,
         "compactions": counts.compactions,
         "tables_written": counts.tables_written,

@@ -262,6 +262,7 @@ fn counts(stats: &Stats, text: &mut String) {
             "batches a commit",
             if groups > 0 { factor(ratio(counts.committed_batches, groups)) } else { String::new() },
         ),
+        ("conflicts", if counts.conflicts > 0 { grouped(counts.conflicts) } else { String::new() }),
         ("flushes", grouped(counts.flushes)),
         ("compactions", grouped(counts.compactions)),
         ("tables written by level", by_level(&counts.level_bytes)),

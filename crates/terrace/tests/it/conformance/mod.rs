@@ -18,6 +18,8 @@ mod queues;
 mod room;
 mod snapshots;
 mod swaps;
+mod transacting;
+mod transaction_model;
 mod transactions;
 
 use crate::harness::{Engine, each_engine};
@@ -54,10 +56,11 @@ macro_rules! conformance {
                     old_versions_go_with_their_snapshot, snapshots_hold_under_threads,
                     a_deletion_holds_when_the_puts_around_it_are_merged},
                 swaps::{swaps_are_by_value, an_update_sees_what_it_replaces, no_increment_is_lost},
-                transactions::{own_writes_are_read_and_nobody_elses, what_is_not_committed_never_was,
-                    what_was_read_is_checked, ranges_are_checked_as_far_as_they_were_read,
-                    ranges_have_what_was_written, savepoints_take_back_what_was_written,
-                    snapshot_isolation_checks_what_is_written, conflicts_are_tried_again_within_bounds,
+                transactions::{own_writes_are_read_and_nobody_elses, what_was_read_is_checked,
+                    ranges_are_checked_as_far_as_they_were_read, ranges_have_what_was_written,
+                    savepoints_take_back_what_was_written, snapshot_isolation_checks_what_is_written},
+                transaction_model::{random_transactions_match_a_map},
+                transacting::{what_is_not_committed_never_was, conflicts_are_tried_again_within_bounds,
                     transfers_keep_the_sum, a_transaction_is_refused_as_a_write_is,
                     a_transaction_without_room_does_nothing},
             );

@@ -321,7 +321,7 @@ fn run(setup: &Setup, ops: &[Op]) -> Vec<String> {
 }
 
 /// A quick run; `CONFORMANCE_FACTOR` in the environment multiplies the number of cases.
-fn config(cases: u32) -> Config {
+pub fn config(cases: u32) -> Config {
     let factor = std::env::var("CONFORMANCE_FACTOR").ok().and_then(|f| f.parse().ok()).unwrap_or(1);
     Config { cases: cases * factor, max_shrink_iters: 400, failure_persistence: None, ..Config::default() }
 }

@@ -54,6 +54,15 @@ fn batches() -> Vec<Op> {
             Write::Put { key: 2, len: 40 },
         ]),
         Op::Batch(vec![Write::Delete { key: 0 }, Write::Put { key: 0, len: 8 }, Write::Delete { key: 6 }]),
+        // By a transaction, which asks behind the gate.
+        Op::Transact {
+            reads: vec![0, 8],
+            writes: vec![
+                Write::Put { key: 1, len: 10 },
+                Write::Delete { key: 9 },
+                Write::Put { key: 10, len: 9 },
+            ],
+        },
     ]
 }
 

@@ -11,6 +11,7 @@ pub struct Mix {
     pub synced: u64,
     pub delete: u64,
     pub batch: u64,
+    pub transact: u64,
     pub sync: u64,
     pub snapshot: u64,
     pub read: u64,
@@ -63,6 +64,7 @@ impl Mix {
         synced: 0,
         delete: 0,
         batch: 0,
+        transact: 0,
         sync: 0,
         snapshot: 0,
         read: 0,
@@ -134,6 +136,7 @@ impl Mix {
         synced: 2,
         delete: 5,
         batch: 4,
+        transact: 0,
         sync: 1,
         snapshot: 2,
         read: 1,
@@ -150,7 +153,7 @@ impl Mix {
 
 fn one(rng: &mut Rng, mix: Mix) -> Op {
     type Make = fn(&mut Rng, Mix) -> Op;
-    let kinds: [(u64, Make); 13] = [
+    let kinds: [(u64, Make); 14] = [
         (mix.put, |r, m| Op::Put { key: some_key(r, m), len: some_len(r, m) }),
         (mix.synced, |r, m| Op::PutSynced { key: some_key(r, m), len: some_len(r, m) }),
         (mix.delete, |r, m| Op::Delete { key: some_key(r, m) }),
@@ -164,6 +167,7 @@ fn one(rng: &mut Rng, mix: Mix) -> Op {
         (mix.background, |_, _| Op::Background),
         (mix.reopen, |_, _| Op::Reopen),
         (mix.kill, |_, _| Op::Kill),
+        (mix.transact, |r, m| some_transaction(r, m)),
     ];
     let mut at = rng.below(kinds.iter().map(|(weight, _)| weight).sum());
     for (weight, make) in kinds {
@@ -190,6 +194,11 @@ fn some_batch(rng: &mut Rng, mix: Mix) -> Vec<Write> {
     };
     let len = 2 + rng.below(6);
     (0..len).map(|_| some_write(rng)).collect()
+}
+
+fn some_transaction(rng: &mut Rng, mix: Mix) -> Op {
+    let reads = (0..rng.below(5)).map(|_| some_key(rng, mix)).collect();
+    Op::Transact { reads, writes: some_batch(rng, mix) }
 }
 
 fn some_range(rng: &mut Rng, mix: Mix) -> Op {

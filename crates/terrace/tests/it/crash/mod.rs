@@ -19,3 +19,4 @@ mod sparse;
 mod split;
 mod trees;
 mod writers;
+pub mod writing;

@@ -17,6 +17,11 @@ pub enum Op {
     },
     /// Puts and deletes that take effect together.
     Batch(Vec<Write>),
+    /// The same by a transaction that reads keys first.
+    Transact {
+        reads: Vec<u16>,
+        writes: Vec<Write>,
+    },
     /// Makes everything so far power-safe.
     Sync,
     /// Takes a snapshot.

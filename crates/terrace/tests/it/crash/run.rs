@@ -4,13 +4,14 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::Bound;
 
-use terrace::{Db, ErrorKind, Options, Result, Snapshot, WriteBatch, WriteOptions};
+use terrace::{Db, ErrorKind, Options, Result, Snapshot, WriteOptions};
 use terrace_pmem::Media;
 use terrace_sim::{Change, KvModel, Map, Recorder, World};
 
 use super::env::{DIR, Process};
 use super::judge::may_end_early;
 use super::ops::{Op, Write, key, value};
+use super::writing::How;
 use crate::harness::Contents;
 
 /// Snapshots held at a time.
@@ -119,14 +120,14 @@ impl<'a> Session<'a> {
 
     fn attempt(&mut self, op: &Op, ledger: &mut dyn Ledger) -> std::result::Result<(), String> {
         self.stamp += 1;
-        let plain = WriteOptions::default();
         match op {
-            Op::Put { key, len } => self.write(ledger, &[Write::Put { key: *key, len: *len }], plain),
+            Op::Put { key, len } => self.write(ledger, &[Write::Put { key: *key, len: *len }], How::PLAIN),
             Op::PutSynced { key, len } => {
-                self.write(ledger, &[Write::Put { key: *key, len: *len }], WriteOptions::SYNC)
+                self.write(ledger, &[Write::Put { key: *key, len: *len }], How::Batch(WriteOptions::SYNC))
             }
-            Op::Delete { key } => self.write(ledger, &[Write::Delete { key: *key }], plain),
-            Op::Batch(writes) => self.write(ledger, writes, plain),
+            Op::Delete { key } => self.write(ledger, &[Write::Delete { key: *key }], How::PLAIN),
+            Op::Batch(writes) => self.write(ledger, writes, How::PLAIN),
+            Op::Transact { reads, writes } => self.write(ledger, writes, How::Transaction(reads)),
             Op::Sync => {
                 let outcome = self.db().sync();
                 if self.has_worked("sync", outcome)? {
@@ -195,21 +196,20 @@ impl<'a> Session<'a> {
         &mut self,
         ledger: &mut dyn Ledger,
         writes: &[Write],
-        how: WriteOptions,
+        how: How<'_>,
     ) -> std::result::Result<(), String> {
-        let mut batch = WriteBatch::new();
         let mut change = Change(Vec::new());
         for (i, write) in writes.iter().enumerate() {
             let (k, v) = (key(write.key()), write.len().map(|len| value(self.stamp * 16 + i as u32, len)));
-            match &v {
-                Some(v) => batch.put(&k, v),
-                None => batch.delete(&k),
-            }
             change.0.push((k, v));
         }
-        ledger.update(&mut |model| model.begin(change.clone()));
-        let outcome = self.db().write_with(batch, how);
-        let done = match (&outcome, how.sync) {
+        let mut now = None;
+        ledger.update(&mut |model| {
+            now = model.expected().cloned();
+            model.begin(change.clone());
+        });
+        let outcome = how.carry_out(self.db(), &change, now.as_ref());
+        let done = match (&outcome, how.is_synced()) {
             (Ok(()), true) => KvModel::acknowledge_synced,
             (Ok(()), false) => KvModel::acknowledge,
             (Err(_), _) => KvModel::fail,

@@ -128,6 +128,13 @@ fn batches() {
     Plan { drawn: Drawn { seed: 3, ops: 14, mix }, images: 600 }.explore();
 }
 
+/// Must catch a transaction of which a part is there, or one that a recovery brings back although it was not committed.
+#[test]
+fn transactions() {
+    let mix = Mix { put: 2, transact: 6, sync: 1, flush: 1, keys: 16, len: 120, ..Mix::NONE };
+    Plan { drawn: Drawn { seed: 15, ops: 14, mix }, images: 500 }.explore();
+}
+
 /// Must catch what is in neither memtable nor table, while one becomes the other.
 #[test]
 fn rotation_and_flush() {

@@ -3,12 +3,13 @@
 use std::collections::VecDeque;
 use std::ops::Bound;
 
-use terrace::{Bytes, Db, Options, Result, Snapshot, WriteBatch, WriteOptions};
+use terrace::{Bytes, Db, Options, Result, Snapshot, WriteOptions};
 use terrace_sim::{Change, KvModel, Map, World};
 
 use crate::crash::env::{DIR, Process};
 use crate::crash::ops::{Op, Write, key, value};
 use crate::crash::run::{contents, contents_of, is_of_the_media};
+use crate::crash::writing::How;
 use crate::harness::Contents;
 
 /// What a test says of a failure.
@@ -82,14 +83,14 @@ impl<'a> Life<'a> {
     /// Carries `op` out.
     pub fn carry_out(&mut self, op: &Op) -> Verdict {
         self.stamp += 1;
-        let plain = WriteOptions::default();
         match op {
-            Op::Put { key, len } => self.write(&[Write::Put { key: *key, len: *len }], plain),
+            Op::Put { key, len } => self.write(&[Write::Put { key: *key, len: *len }], How::PLAIN),
             Op::PutSynced { key, len } => {
-                self.write(&[Write::Put { key: *key, len: *len }], WriteOptions::SYNC)
+                self.write(&[Write::Put { key: *key, len: *len }], How::Batch(WriteOptions::SYNC))
             }
-            Op::Delete { key } => self.write(&[Write::Delete { key: *key }], plain),
-            Op::Batch(writes) => self.write(writes, plain),
+            Op::Delete { key } => self.write(&[Write::Delete { key: *key }], How::PLAIN),
+            Op::Batch(writes) => self.write(writes, How::PLAIN),
+            Op::Transact { reads, writes } => self.write(writes, How::Transaction(reads)),
             Op::Sync => {
                 if self.call("sync", || self.db().sync())?.is_some() {
                     self.model.synced_so_far();
@@ -143,20 +144,15 @@ impl<'a> Life<'a> {
         Err("opening failed again and again".into())
     }
 
-    fn write(&mut self, writes: &[Write], how: WriteOptions) -> Verdict {
-        let mut batch = WriteBatch::new();
+    fn write(&mut self, writes: &[Write], how: How<'_>) -> Verdict {
         let mut change = Change(Vec::new());
         for (i, write) in writes.iter().enumerate() {
             let (k, v) = (key(write.key()), write.len().map(|len| value(self.stamp * 16 + i as u32, len)));
-            match &v {
-                Some(v) => batch.put(&k, v),
-                None => batch.delete(&k),
-            }
             change.0.push((k, v));
         }
         self.model.begin(change.clone());
-        let done = self.call("write", || self.db().write_with(batch, how))?;
-        match (done, how.sync) {
+        let done = self.call("write", || how.carry_out(self.db(), &change, Some(&self.now)))?;
+        match (done, how.is_synced()) {
             (Some(()), true) => self.model.acknowledge_synced(),
             (Some(()), false) => self.model.acknowledge(),
             (None, _) => {

@@ -105,6 +105,24 @@ fn groups_under_snapshots() {
     }
 }
 
+/// Must catch a transaction of which something is there although it was refused, and one that is refused although all
+/// is well: its conflicts would be with itself.
+#[test]
+fn transactions_under_snapshots() {
+    let mix = Mix {
+        put: 3,
+        transact: 10,
+        background: 3,
+        flush: 1,
+        snapshot: 1,
+        read: 1,
+        keys: 20,
+        len: 1500,
+        ..Mix::NONE
+    };
+    explore_everywhere(Drawn { seed: 41, ops: 36, mix });
+}
+
 /// Must catch a key that walks miss or meet twice because a split or a join of buckets was refused and tried again.
 #[test]
 fn buckets_split_and_joined() {

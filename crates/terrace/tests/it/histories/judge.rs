@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use super::record::{Action, Answer, Op, State};
+use super::record::{Action, Answer, Op, State, Write};
 
 /// Configurations beyond which a history is not judged but cut to one that is easier to decide.
 const TOO_MANY: usize = 200_000;
@@ -80,15 +80,12 @@ fn after_one(
 fn after(state: &State, op: &Op) -> Option<State> {
     let held = |key: &u8| state.get(key).copied();
     let right = match (&op.action, &op.answer) {
-        (Action::Write(writes), Answer::Done) => {
-            let mut state = state.clone();
-            for (key, value) in writes {
-                match value {
-                    Some(value) => state.insert(*key, *value),
-                    None => state.remove(key),
-                };
-            }
-            return Some(state);
+        (Action::Write(writes), Answer::Done) => return Some(written(state, writes)),
+        // What was refused has done nothing, whatever it had read.
+        (Action::Transact { .. }, Answer::Bool(false)) => true,
+        (Action::Transact { reads, all, writes }, Answer::Bool(true)) => {
+            let is_so = reads.iter().all(|(key, value)| held(key) == *value);
+            return (is_so && all.as_ref().is_none_or(|all| all == state)).then(|| written(state, writes));
         }
         (Action::WriteIf { exists, key, value }, Answer::Bool(done)) => {
             if *done && held(key).is_some() == *exists {
@@ -105,6 +102,18 @@ fn after(state: &State, op: &Op) -> Option<State> {
         (action, answer) => panic!("{answer:?} is no answer to {action:?}"),
     };
     right.then(|| state.clone())
+}
+
+/// `state` with `writes`, in order.
+fn written(state: &State, writes: &[Write]) -> State {
+    let mut state = state.clone();
+    for (key, value) in writes {
+        match value {
+            Some(value) => state.insert(*key, *value),
+            None => state.remove(key),
+        };
+    }
+    state
 }
 
 fn explain(
@@ -126,6 +135,7 @@ fn explain(
 
 #[cfg(test)]
 mod tests {
+    use super::super::record::Held;
     use super::*;
 
     fn op(thread: usize, begin: u64, end: u64, action: Action, answer: Answer) -> Op {
@@ -188,6 +198,25 @@ mod tests {
         assert!(passes(&[absent(0, 3, true), absent(1, 2, false)]));
         assert!(!passes(&[absent(0, 3, true), absent(1, 2, true)]));
         assert!(!passes(&[absent(0, 3, false), absent(1, 2, false)]));
+    }
+
+    #[test]
+    fn write_skew_and_phantoms_are_found() {
+        let transact = |begin, end, reads: &[(u8, Held)], all: Option<State>, write| {
+            let reads = reads.iter().copied().collect();
+            let action = Action::Transact { reads, all, writes: vec![write] };
+            op(begin as usize, begin, end, action, Answer::Bool(true))
+        };
+        let both = [(1, None), (2, None)];
+        let skew = [transact(0, 2, &both, None, (1, Some(1))), transact(1, 3, &both, None, (2, Some(2)))];
+        assert!(!passes(&skew));
+        assert!(passes(&[skew[0].clone(), transact(1, 3, &both[1..], None, (2, Some(2)))]));
+        let empty = || Some(State::new());
+        let phantoms =
+            [transact(0, 2, &[], empty(), (1, Some(1))), transact(1, 3, &[], empty(), (2, Some(2)))];
+        assert!(!passes(&phantoms));
+        let refused = Op { answer: Answer::Bool(false), ..phantoms[1].clone() };
+        assert!(passes(&[phantoms[0].clone(), refused]));
     }
 
     #[test]

@@ -4,8 +4,9 @@
 //! Every operation is noted with the moments before and after it. A read through a snapshot or an iterator
 //! counts as one read of everything, at the moment at which the snapshot was taken, whenever the rest of it was
 //! read. The judge looks for one order of all operations, each at one moment between its two, in which every
-//! answer is right. If there is one, single keys are linearizable, batches are atomic, conditional writes judge
-//! what they replace, every snapshot is one prefix of the commits, and nobody has gone back in time.
+//! answer is right. If there is one, single keys are linearizable, batches are atomic, transactions are serializable,
+//! conditional writes judge what they replace, every snapshot is one prefix of the commits, and nobody has gone back in
+//! time.
 
 mod judge;
 mod record;

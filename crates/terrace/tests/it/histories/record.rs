@@ -34,6 +34,12 @@ pub enum Action {
         key: u8,
         value: u64,
     },
+    /// A transaction that has found this, and all of the database if that is given, and wrote the rest.
+    Transact {
+        reads: BTreeMap<u8, Held>,
+        all: Option<State>,
+        writes: Vec<Write>,
+    },
     Get(u8),
     Contains(u8),
     /// Some keys as of one moment.
@@ -46,7 +52,7 @@ pub enum Action {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     Done,
-    /// Whether a conditional write took place, or a key is there.
+    /// Whether a conditional write or a transaction took place, or a key is there.
     Bool(bool),
     Value(Held),
     Values(Vec<Held>),
@@ -87,6 +93,14 @@ impl<'c> Recorder<'c> {
     pub fn note(&mut self, action: Action, ask: impl FnOnce() -> Answer) {
         let begin = self.clock.now();
         let answer = ask();
+        let end = self.clock.now();
+        self.ops.push(Op { thread: self.thread, begin, end, action, answer });
+    }
+
+    /// Does `ask`, which says what it was asked, too.
+    pub fn note_whole(&mut self, ask: impl FnOnce() -> (Action, Answer)) {
+        let begin = self.clock.now();
+        let (action, answer) = ask();
         let end = self.clock.now();
         self.ops.push(Op { thread: self.thread, begin, end, action, answer });
     }

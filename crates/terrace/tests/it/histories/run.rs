@@ -104,7 +104,8 @@ impl Asker<'_> {
             30..38 => self.delete(),
             38..46 => self.write_batch(),
             46..54 => self.write_if(),
-            54..74 => self.get(),
+            54..64 => self.transact(),
+            64..74 => self.get(),
             74..78 => self.contains(),
             78..82 => self.multi_get(),
             82..87 => self.take_view(),
@@ -185,6 +186,28 @@ impl Asker<'_> {
             let done =
                 if exists { db.update_if_exists(&key, &bytes) } else { db.put_if_absent(&key, &bytes) };
             Answer::Bool(done.unwrap())
+        });
+    }
+
+    /// Reads some keys, or everything, and writes some by what is there; it may be refused.
+    fn transact(&mut self) {
+        let (keys, reads_all) = ([0; 3].map(|_| self.key()), self.ordered && self.rng.one_in(4));
+        let writes: Vec<_> = [0; 2].iter().map(|_| (self.key(), self.value())).collect();
+        let db = self.db;
+        self.recorder.note_whole(|| {
+            let tx = db.transaction();
+            let reads = keys.map(|key| (key, held(tx.get(key_bytes(key)).unwrap())));
+            let all = reads_all.then(|| tx.iter().unwrap().map(|entry| seen(entry.unwrap())).collect());
+            for (key, (_, bytes)) in &writes {
+                tx.put(key_bytes(*key), bytes).unwrap();
+            }
+            let done = match tx.commit() {
+                Ok(()) => true,
+                Err(e) if e.kind() == ErrorKind::Conflict => false,
+                Err(e) => panic!("{e}"),
+            };
+            let writes = writes.iter().map(|(key, (value, _))| (*key, Some(*value))).collect();
+            (Action::Transact { reads: reads.into(), all, writes }, Answer::Bool(done))
         });
     }
 
@@ -290,6 +313,10 @@ fn step(iter: &mut DbIter, backward: bool, seen: &mut State) -> bool {
     assert!(seen.is_empty() || in_order, "an iterator gave {} after {seen:?}", key[23]);
     seen.insert(key[23], decode(&value));
     true
+}
+
+fn seen((key, value): (Bytes, Bytes)) -> (u8, u64) {
+    (key[23], decode(&value))
 }
 
 fn everything(snapshot: &Snapshot) -> State {

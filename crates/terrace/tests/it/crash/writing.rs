@@ -1,0 +1,68 @@
+//! How the writes of an operation are made: as a batch, or by a transaction.
+
+use terrace::{Db, Error, Result, WriteBatch, WriteOptions};
+use terrace_sim::{Change, Map};
+
+use super::ops::key;
+
+/// How writes are made.
+#[derive(Debug, Clone, Copy)]
+pub enum How<'a> {
+    /// As a batch.
+    Batch(WriteOptions),
+    /// By a transaction that first reads keys of these numbers.
+    Transaction(&'a [u16]),
+}
+
+impl How<'_> {
+    /// A batch with the usual options.
+    pub const PLAIN: Self = How::Batch(WriteOptions { sync: false });
+
+    /// Whether it is acknowledged as power-safe.
+    pub fn is_synced(self) -> bool {
+        matches!(self, How::Batch(options) if options.sync)
+    }
+
+    /// Makes `change` in `db`, which holds `now`, if that is known.
+    pub fn carry_out(self, db: &Db, change: &Change, now: Option<&Map>) -> Result<()> {
+        match self {
+            How::Batch(options) => {
+                let mut batch = WriteBatch::new();
+                for (k, v) in &change.0 {
+                    match v {
+                        Some(v) => batch.put(k, v),
+                        None => batch.delete(k),
+                    }
+                }
+                db.write_with(batch, options)
+            }
+            How::Transaction(reads) => transact(db, reads, change, now),
+        }
+    }
+}
+
+fn transact(db: &Db, reads: &[u16], change: &Change, now: Option<&Map>) -> Result<()> {
+    let tx = db.transaction();
+    for k in reads.iter().map(|number| key(*number)) {
+        let got = tx.get(&k)?;
+        if now.is_some_and(|now| now.get(&k).map(|v| &v[..]) != got.as_deref()) {
+            return Err(Error::invalid(format!("a transaction reads another value of {}", k.escape_ascii())));
+        }
+    }
+    if let Ok(range) = tx.range(key(3)..) {
+        range.take(reads.len()).try_for_each(|entry| entry.map(drop))?;
+    }
+    let savepoint = tx.savepoint();
+    tx.put("what is taken back", "")?;
+    tx.rollback_to(savepoint)?;
+    for (k, v) in &change.0 {
+        match v {
+            Some(v) => tx.put(k, v)?,
+            None => tx.delete(k)?,
+        }
+        if tx.get(k)?.as_deref() != v.as_deref() {
+            return Err(Error::invalid("a transaction does not read what it has written"));
+        }
+    }
+    tx.commit()
+}
