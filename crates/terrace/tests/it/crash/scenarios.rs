@@ -132,7 +132,7 @@ fn batches() {
 #[test]
 fn transactions() {
     let mix = Mix { put: 2, transact: 6, sync: 1, flush: 1, keys: 16, len: 120, ..Mix::NONE };
-    Plan { drawn: Drawn { seed: 15, ops: 14, mix }, images: 500 }.explore();
+    Plan { drawn: Drawn { seed: 15, ops: 12, mix }, images: 240 }.explore();
 }
 
 /// Must catch what is in neither memtable nor table, while one becomes the other.

@@ -124,16 +124,15 @@ impl Noted {
     }
 }
 
+/// What a transaction does.
+type Act<'a> = &'a dyn Fn(&mut Noted);
+
 fn number(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes.try_into().unwrap())
 }
 
 /// Two transactions at once, of which each does as it is told; what came of it.
-fn two_at_once(
-    engine: EngineKind,
-    isolation: Isolation,
-    each: [&dyn Fn(&mut Noted); 2],
-) -> Result<Vec<Committed>> {
+fn two_at_once(engine: EngineKind, isolation: Isolation, each: [Act<'_>; 2]) -> Result<Vec<Committed>> {
     let machine = Machine::new(&Setup::tiny("two at once", &Engine::of(engine)));
     let db = machine.open().unwrap();
     [(1, 10u64), (2, 20)].into_iter().for_each(|(key, value)| db.put([key], value.to_be_bytes()).unwrap());
@@ -159,7 +158,7 @@ fn anomalies_are_found_and_refused(engine: EngineKind) {
         }
     };
     let (skews, phantoms) = ([skew(1), skew(2)], [phantom(4), phantom(5)]);
-    let mut planted: Vec<[&dyn Fn(&mut Noted); 2]> = vec![[&skews[0], &skews[1]]];
+    let mut planted: Vec<[Act<'_>; 2]> = vec![[&skews[0], &skews[1]]];
     if engine.is_ordered() {
         planted.push([&phantoms[0], &phantoms[1]]);
     }
@@ -169,7 +168,7 @@ fn anomalies_are_found_and_refused(engine: EngineKind) {
         assert!(two_at_once(engine, Isolation::Serializable, each).unwrap_err().is_retryable());
     }
     // No update is lost in either; by reads and writes without a transaction one is.
-    let update: [&dyn Fn(&mut Noted); 2] = [
+    let update: [Act<'_>; 2] = [
         &|noted| {
             noted.get(1);
             noted.put(1, 11)

@@ -34,7 +34,7 @@ struct Actor<'a> {
 
 /// A value's bytes: its number over and over, sometimes so many that they lie elsewhere.
 fn encode(value: u64) -> Vec<u8> {
-    value.to_be_bytes().repeat(if value % 5 == 0 { 60 } else { 3 })
+    value.to_be_bytes().repeat(if value.is_multiple_of(5) { 60 } else { 3 })
 }
 
 fn decode(bytes: &[u8]) -> u64 {
