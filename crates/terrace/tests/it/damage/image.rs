@@ -10,7 +10,7 @@ use terrace::{
 };
 use terrace_base::checksum::hash64;
 use terrace_base::clock::ManualClock;
-use terrace_base::exec::Inline;
+use terrace_base::exec::{Executor, Inline, Job, Lane};
 use terrace_disk::{Fs, SimFs};
 use terrace_index::kinds;
 use terrace_pmem::{Granularity, Media, MemMedia, Pool, PoolOptions};
@@ -61,6 +61,23 @@ struct PlainMemory {
     boot: &'static str,
     /// While it is `Some`: the pool's bytes before each drain.
     film: Arc<Film>,
+}
+
+/// Threads that come to nothing.
+#[derive(Debug)]
+struct Idle;
+
+impl Executor for Idle {
+    fn spawn_in(&self, _: Lane, _: Job) {}
+
+    fn help(&self) -> bool {
+        false
+    }
+
+    fn join(&self, first: &mut (dyn FnMut() + Send), second: &mut (dyn FnMut() + Send)) {
+        first();
+        second();
+    }
 }
 
 /// Pictures of a pool, while they are taken.
@@ -166,6 +183,12 @@ impl Bed {
     /// Opens the database.
     pub fn open(&self) -> Result<Db> {
         Db::open_in(self.env(), DIR, self.options.clone())
+    }
+
+    /// Opens the database in a process that ends before its background work begins, but for what somebody waits for.
+    pub fn open_idly(&self) -> Result<Db> {
+        let env = Env { executor: Arc::new(Idle), ..self.env() };
+        Db::open_in(env, DIR, self.options.clone())
     }
 
     /// The names of all pools, those of unfinished repairs among them.

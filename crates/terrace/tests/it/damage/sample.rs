@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use terrace::{Db, EngineKind, WriteBatch, WriteOptions};
+use terrace::{Db, EngineKind, Options, WriteBatch, WriteOptions};
 use terrace_disk::{FsEvent, Observer};
 use terrace_log::PmLog;
 use terrace_pmem::{Granularity, Kind};
@@ -59,13 +59,16 @@ pub fn samples_with_tables() -> Vec<Sample> {
     let values = build(EngineKind::Lab, Granularity::CacheLine);
     let lists = build(EngineKind::Tlsm, Granularity::CacheLine);
     samples.extend([
+        sample("lists, with a debt, closed", read_over_the_close(&lists.closed)),
         sample("lists, closed", lists.closed),
         sample("lists, killed in a flush", lists.flush),
         sample("lists, killed in a compaction", lists.compaction),
+        sample("a tree of values, with a debt, closed", closed_at_once(&values.flush)),
         sample("a tree of values, closed", values.closed),
         sample("a tree of values, killed in a flush", values.flush),
         sample("a tree of values, killed in a compaction", values.compaction),
         sample("a log in persistent memory, closed", memory.closed),
+        sample("a log in persistent memory, with a debt, closed", closed_at_once(&memory.flush)),
         sample("a log in persistent memory, killed in a flush", memory.flush),
         sample("a log in persistent memory, killed in a compaction", memory.compaction),
         sample("log files, closed", file.closed),
@@ -76,6 +79,7 @@ pub fn samples_with_tables() -> Vec<Sample> {
         sample("buckets, killed while a table is written", buckets.flush),
         sample("buckets, killed while a table is synced", buckets.compaction),
         sample("buckets, closed", buckets.closed),
+        sample("buckets, with a debt, closed", closed_at_once(&with_log_in_memory.compaction)),
         sample("buckets, log in persistent memory, killed", with_log_in_memory.compaction),
         sample("buckets, log in persistent memory, closed", with_log_in_memory.closed),
     ]);
@@ -84,7 +88,7 @@ pub fn samples_with_tables() -> Vec<Sample> {
 
 /// Samples of the engines that keep everything in persistent memory.
 pub fn samples_in_memory() -> Vec<Sample> {
-    let of = |(engine, buffered, names): (_, _, [_; 3])| {
+    let of = |(engine, buffered, names): (_, _, [_; 4])| {
         names.into_iter().zip(build_in_memory(engine, buffered)).map(|(name, moment)| sample(name, moment))
     };
     MEMORY.into_iter().flat_map(of).collect()
@@ -92,7 +96,12 @@ pub fn samples_in_memory() -> Vec<Sample> {
 
 /// Samples of the engine that has records in persistent memory, tables and slots.
 pub fn samples_of_split() -> Vec<Sample> {
-    let names = ["split, closed", "split, killed beside snapshots", "split, killed in a batch"];
+    let names = [
+        "split, closed",
+        "split, killed beside snapshots",
+        "split, killed in a batch",
+        "split, with a debt, closed",
+    ];
     let moments = build_in_memory(EngineKind::Split, false);
     names.into_iter().zip(moments).map(|(name, moment)| sample(name, moment)).collect()
 }
@@ -106,16 +115,26 @@ pub fn samples() -> Vec<Sample> {
 }
 
 /// Databases that lie in persistent memory alone, with the names of their samples.
-const MEMORY: [(EngineKind, bool, [&str; 3]); 3] = [
+const MEMORY: [(EngineKind, bool, [&str; 4]); 3] = [
     (
         EngineKind::Turbo,
         false,
-        ["turbo, closed", "turbo, killed beside snapshots", "turbo, killed in a batch"],
+        [
+            "turbo, closed",
+            "turbo, killed beside snapshots",
+            "turbo, killed in a batch",
+            "turbo, with a debt, closed",
+        ],
     ),
     (
         EngineKind::Sptree,
         false,
-        ["sptree, closed", "sptree, killed beside snapshots", "sptree, killed in a batch"],
+        [
+            "sptree, closed",
+            "sptree, killed beside snapshots",
+            "sptree, killed in a batch",
+            "sptree, with a debt, closed",
+        ],
     ),
     (
         EngineKind::Sptree,
@@ -124,12 +143,14 @@ const MEMORY: [(EngineKind, bool, [&str; 3]); 3] = [
             "sptree with buffers, closed",
             "sptree with buffers, killed beside snapshots",
             "sptree with buffers, killed in a batch",
+            "sptree with buffers, with a debt, closed",
         ],
     ),
 ];
 
-/// One database at three moments: with older versions and deletions that snapshots need, with an undo list, closed.
-fn build_in_memory(engine: EngineKind, buffered: bool) -> [(Image, Map); 3] {
+/// One database at four moments: closed, with older versions and deletions that snapshots need, with an undo list, and
+/// closed beside a snapshot.
+fn build_in_memory(engine: EngineKind, buffered: bool) -> [(Image, Map); 4] {
     let mut options = options(engine);
     (options.sptree.buffered, options.sptree.log_bytes) = (buffered, 4096);
     let bed = Image::empty(options, Granularity::CacheLine).bed();
@@ -158,7 +179,53 @@ fn build_in_memory(engine: EngineKind, buffered: bool) -> [(Image, Map); 3] {
     (46..50).for_each(|i| drop(map.remove(&key(i))));
     drop(held);
     db.close().unwrap();
-    [(bed.image(), map), killed, in_a_batch]
+    let closed = (bed.image(), map);
+    let owing = read_over_the_close(&closed);
+    [closed, killed, in_a_batch, owing]
+}
+
+/// A kind of allocation that no engine has.
+const NOBODYS: Kind = Kind(250);
+
+/// The same, killed with something in the pool that belongs to nobody, opened and closed at once: nothing of that was
+/// reclaimed.
+fn closed_at_once((image, map): &(Image, Map)) -> (Image, Map) {
+    let bed = image.bed();
+    let pool = bed.open_pool();
+    pool.activate(&pool.reserve_extent(NOBODYS, 1).unwrap());
+    pool.drain();
+    drop(pool);
+    bed.open_idly().unwrap().close().unwrap();
+    owing(&bed, map.clone())
+}
+
+/// The same, written to and closed beside a reader: what was replaced, and what the reader needed, is left to the next
+/// opening.
+fn read_over_the_close((image, map): &(Image, Map)) -> (Image, Map) {
+    let bed = image.bed();
+    let (db, mut map) = (bed.open().unwrap(), map.clone());
+    // In a memtable first, of the engines that have one in the pool.
+    (0..KEYS).filter(|i| i % 6 == 1).for_each(|i| db.put(&key(i), &value(i, 20)).unwrap());
+    let snapshot = db.snapshot();
+    let mut reader = db.entries().unwrap();
+    assert!(reader.next().unwrap().is_ok());
+    for i in (0..KEYS).filter(|i| i % 3 == 1) {
+        db.put(&key(i), &value(i, 21)).unwrap();
+        map.insert(key(i), value(i, 21));
+    }
+    db.flush().unwrap();
+    db.compact_range(..).unwrap();
+    db.close().unwrap();
+    let owing = owing(&bed, map);
+    drop((reader, snapshot));
+    owing
+}
+
+/// What lies on `bed`, whose pool was closed with a debt.
+fn owing(bed: &Bed, map: Map) -> (Image, Map) {
+    let image = bed.image();
+    assert!(image.bed().open_pool().needs_reclaim(), "{:?}: nothing is owed", image.options.engine);
+    (image, map)
 }
 
 /// The same after a power cut, which happened to take nothing.
@@ -171,10 +238,12 @@ fn samples_of_slm() -> Vec<Sample> {
     let file = build(EngineKind::Slm, Granularity::Page);
     let (torn_flush, torn_compaction) = (rebooted(&file.flush), rebooted(&file.compaction));
     vec![
+        sample("persistent memory, with a debt, closed", read_over_the_close(&memory.closed)),
         sample("persistent memory, closed", memory.closed),
         sample("persistent memory, killed in a flush", memory.flush),
         sample("persistent memory, killed in a compaction", memory.compaction),
         sample("a file, closed", file.closed),
+        sample("a file, with a debt, closed", closed_at_once(&file.compaction)),
         sample("a file, killed in a flush", file.flush),
         sample("a file, killed in a compaction", file.compaction),
         sample("a file, power cut in a flush", torn_flush),
@@ -183,6 +252,12 @@ fn samples_of_slm() -> Vec<Sample> {
 }
 
 fn sample(name: &'static str, (image, right): (Image, Map)) -> Sample {
+    let closed = name.ends_with("closed");
+    if closed {
+        let options = Options { read_only: true, ..image.options.clone() };
+        let only_read = Image { options, ..image.clone() }.bed().open().unwrap();
+        assert_eq!(only_read.check().unwrap().problems, Vec::<String>::new(), "{name}, only read");
+    }
     let db = image.bed().open().unwrap_or_else(|e| panic!("{name}: {e}"));
     assert_eq!(name.ends_with("batch"), db.stats().opened.contains("took back"), "{name}");
     let buckets = db.stats().buckets.buckets;
@@ -190,7 +265,7 @@ fn sample(name: &'static str, (image, right): (Image, Map)) -> Sample {
     let found: Map = db.all().into_iter().collect();
     assert!(found == right, "{name}: the sample itself is not what was written");
     assert_eq!(db.check().unwrap().problems, Vec::<String>::new(), "{name}");
-    Sample { name, image, right, closed: name.ends_with("closed") }
+    Sample { name, image, right, closed }
 }
 
 /// One database at three moments.

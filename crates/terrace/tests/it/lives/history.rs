@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 
-use terrace::{Db, EngineKind, ErrorKind, WriteBatch, WriteOptions};
+use terrace::{Db, EngineKind, Entries, ErrorKind, Snapshot, WriteBatch, WriteOptions};
 use terrace_base::rng::Rng;
 use terrace_pmem::Granularity;
 
@@ -15,6 +15,9 @@ use crate::harness::{Contents, Map};
 const BOOTS: [&str; 4] = ["the first boot", "the second boot", "the third boot", "the fourth boot"];
 
 const KEYS: u64 = 60;
+
+/// How a life is said to have ended that has left something to be reclaimed.
+pub const OWING: &str = " with a debt";
 
 /// What went wrong, under the name of the change that brought it about.
 pub type Fault = (String, String);
@@ -36,6 +39,9 @@ pub struct History {
     writes: u32,
     /// How often a value repeats itself at most: of the engine that parts items by size half are large.
     most_times: u64,
+    /// Which lives end beside a reader, and which before their background work. It draws for itself, so that a seed
+    /// writes and changes the same without that.
+    debts: Rng,
 }
 
 /// How a life ends.
@@ -59,7 +65,8 @@ impl History {
         let rng = Rng::new(seed);
         let most_times = if engine == EngineKind::Split { 40 } else { 12 };
         let earlier = Vec::new();
-        History { rng, image, states, least: 0, closed: true, earlier, boot: 0, writes: 0, most_times }
+        let debts = Rng::new(!seed);
+        History { rng, image, states, least: 0, closed: true, earlier, boot: 0, writes: 0, most_times, debts }
     }
 
     /// Changes something and lives once more. Says what came of it.
@@ -75,7 +82,10 @@ impl History {
         }
         // And a life with nothing changed.
         let end = self.life().map_err(|fault| ("nothing changed".to_owned(), fault))?;
-        outcomes.push(format!("nothing changed: lived, then {end:?}"));
+        let owes =
+            end == End::Closed && self.image.pool.is_some() && self.image.bed().open_pool().needs_reclaim();
+        let how = if owes { OWING } else { "" };
+        outcomes.push(format!("nothing changed: lived, then {end:?}{how}"));
         Ok(outcomes)
     }
 
@@ -111,7 +121,9 @@ impl History {
     fn life(&mut self) -> Result<End, String> {
         self.keep();
         let bed = self.image.bed();
-        let db = bed.open().map_err(|e| format!("opening: {e}"))?;
+        // What is to be reclaimed is then left to the next life.
+        let opened = if self.debts.one_in(4) { bed.open_idly() } else { bed.open() };
+        let db = opened.map_err(|e| format!("opening: {e}"))?;
         let found = contents(&db).map_err(|e| format!("reading: {e}"))?;
         among(&self.states[self.least..], &found)?;
         (self.states, self.least) = (vec![found], 0);
@@ -122,6 +134,8 @@ impl History {
             }
         }
         let began = bed.image();
+        // What it needs stays in the pool, and is left to the next life if the database is closed meanwhile.
+        let reader = self.reader(&db).map_err(|e| format!("reading: {e}"))?;
         let synced = self.write(&db, &bed)?;
         let end = [End::Closed, End::Closed, End::Killed, End::PowerCut][self.rng.below(4) as usize];
         self.closed = end == End::Closed;
@@ -144,7 +158,18 @@ impl History {
                 self.states.drain(..synced);
             }
         }
+        drop(reader);
         Ok(end)
+    }
+
+    /// Now and then somebody who has begun to read.
+    fn reader(&mut self, db: &Db) -> terrace::Result<Option<(Snapshot, Entries)>> {
+        if !self.debts.one_in(3) {
+            return Ok(None);
+        }
+        let (snapshot, mut entries) = (db.snapshot(), db.entries()?);
+        entries.next().transpose()?;
+        Ok(Some((snapshot, entries)))
     }
 
     fn keep(&mut self) {
