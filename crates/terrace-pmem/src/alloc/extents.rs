@@ -140,26 +140,29 @@ impl Pool {
             return Ok(());
         }
         let unit = offset / self.extent_bytes();
-        {
+        let units = {
             let mut space = self.inner.alloc.space.lock();
             let live = space.live.get_mut(&unit).filter(|_| offset.is_multiple_of(self.extent_bytes()));
-            match live {
+            let units = match live {
                 Some(l)
                     if l.kind == kind.0
                         && l.shape == shape
                         && matches!(l.phase, Phase::Active | Phase::Reclaimed) =>
                 {
                     (l.phase, l.inherited) = (Phase::Freeing, false);
+                    l.units
                 }
                 other => {
                     let found = format!("{other:?}");
                     return Err(self.corruption(offset, format!("an active {shape:?} of {kind:?}"), found));
                 }
-            }
+            };
             self.store_word(unit, Unit::Free);
-        }
+            units
+        };
         // Before anyone can take the units again: a new head inside them must not meet the old one.
         self.drain();
+        self.give_up_units(unit..unit + units);
         self.inner.alloc.space.lock().release(unit);
         Ok(())
     }

@@ -11,12 +11,12 @@
 //! 3. A call that can return an error never gives access to a unit that differs from the closed one; a call that cannot
 //!    return one notes it for [`Pool::intact`].
 //! 4. A store marks its unit as changed; only such units get a new digest at the close. A damaged one keeps its old
-//!    digest, so that it stays damaged in the next session.
-//!
+//!    digest, so that it stays damaged in the next session, unless its owner gives it up.
 //! 5. Readers store, unflushed, only with a guard that a close waits for; afterwards they store nothing.
 //!
 //! After a crash there are no digests: nobody knows which units had changed. The next clean close makes them anew.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLockReadGuard};
@@ -237,6 +237,28 @@ impl Pool {
         self.inner.reach.store(self.size(), Ordering::Release);
     }
 
+    /// Nobody needs the bytes of these units any more: their next owner finds what it stores there, whatever they were
+    /// closed with. To be called before anybody can take them.
+    pub(crate) fn give_up_units(&self, units: Range<u64>) {
+        let digests = &self.inner.digests;
+        let is_known = |count: &AtomicU64| count.load(Ordering::Acquire) == 0;
+        if is_known(&digests.left) && is_known(&digests.damaged) {
+            return;
+        }
+        for unit in units {
+            let _one = digests.locks[unit as usize % LOCKS].lock();
+            let state = digests.state(unit);
+            if state & (UNVERIFIED | DAMAGED) == 0 {
+                continue;
+            }
+            // Its digest is to be made anew.
+            digests.units[unit as usize].store(CHANGED, Ordering::Release);
+            let count = if state & DAMAGED != 0 { &digests.damaged } else { &digests.left };
+            count.fetch_sub(1, Ordering::AcqRel);
+            self.reach_all_if_sound();
+        }
+    }
+
     /// Compares a unit with its digest, unless that was done before; whether it is the closed one.
     fn verify_unit(&self, unit: u64) -> bool {
         let digests = &self.inner.digests;
@@ -250,11 +272,18 @@ impl Pool {
         let state = if sound { 0 } else { DAMAGED };
         digests.units[unit as usize].store(state, Ordering::Release);
         digests.damaged.fetch_add(u64::from(!sound), Ordering::AcqRel);
-        if digests.left.fetch_sub(1, Ordering::AcqRel) == 1 && digests.damaged.load(Ordering::Acquire) == 0 {
+        digests.left.fetch_sub(1, Ordering::AcqRel);
+        self.reach_all_if_sound();
+        sound
+    }
+
+    /// Once every unit is verified and none is damaged, no access asks for it any more.
+    fn reach_all_if_sound(&self) {
+        let digests = &self.inner.digests;
+        if digests.left.load(Ordering::Acquire) == 0 && digests.damaged.load(Ordering::Acquire) == 0 {
             let _ends = digests.ends.lock();
             self.inner.reach.store(self.size(), Ordering::Release);
         }
-        sound
     }
 
     /// Lets the pool's end move to `len`.

@@ -103,6 +103,46 @@ pub fn life(seed: u64) -> Vec<Vec<u8>> {
     images
 }
 
+/// Damage in what is owed: nobody reads that before it is reclaimed, and whoever takes its place finds what it stores.
+#[test]
+fn damage_in_what_is_given_up_is_no_matter() {
+    let o = small();
+    let media = Arc::new(MemMedia::new(o.size, o.max_size, Granularity::CacheLine).unwrap());
+    let pool = Pool::create_on(media.clone(), name(), &o).unwrap();
+    let arenas = [(); 2].map(|()| pool.reserve_extent(ARENA, 4096).unwrap());
+    for arena in &arenas {
+        pool.copy_flush(arena.offset, &[1; 4096]);
+        pool.activate(arena);
+    }
+    let [kept, lost] = arenas.map(|arena| arena.offset);
+    pool.leave_unreclaimed();
+    pool.close().unwrap();
+    let mut image = bytes_of(&media);
+    image[lost as usize + 100] ^= 1;
+    // Before the damage is met, and after that.
+    for is_met in [false, true] {
+        let media = medium(&image);
+        let pool = Pool::open_on(media.clone(), name(), &o).unwrap();
+        assert_eq!(if is_met { pool.altered().len() } else { 1 }, 1);
+        let mut marks = pool.marks();
+        marks.extent(kept).unwrap();
+        assert_eq!(pool.reclaim(&marks).unwrap(), 4096);
+        pool.release_reclaimed().unwrap();
+        assert_eq!(pool.check(&marks), []);
+        let mut taken = Vec::new();
+        while let Ok(arena) = pool.reserve_extent(ARENA, 4096) {
+            pool.copy_flush(arena.offset, &[2; 4096]);
+            pool.activate(&arena);
+            taken.push(arena.offset);
+        }
+        assert!(taken.contains(&lost));
+        pool.intact().unwrap();
+        pool.close().unwrap();
+        let pool = Pool::open_on(media, name(), &o).unwrap();
+        assert_eq!((pool.altered(), pool.needs_reclaim()), (Vec::new(), false));
+    }
+}
+
 /// Opens an image and reads all of it; whether the damage was told.
 fn judge(image: &[u8], right: &[(String, u64, Vec<u8>)], what: &str) -> bool {
     let pool = match Pool::open_on(medium(image), name(), &small()) {
