@@ -13,9 +13,9 @@
 //! Two debts are kept apart, because they end in different ways:
 //!
 //! - what was inherited. It ends when a reclaim has freed all of it, and not before: a reclaim that fails leaves it.
-//! - what an owner has [noted](Pool::leave_unreclaimed) in this session. It stays until the close. Marks may have passed
-//!   an object before its owner lost it, and one that was made in this session is not inherited: so no reclaim of this
-//!   session proves that it is gone.
+//! - what an owner has [noted](Pool::leave_unreclaimed) since the pool was opened. It stays until the close. Marks may
+//!   have passed an object before its owner lost it, and one that was made since then is not inherited: so no reclaim
+//!   before the close proves that it is gone.
 //!
 //! The close writes down whether there is either. Nothing has to be durable before: until then the state says that the
 //! pool is not closed, and everything active at a crash is inherited by the next session. Flag and bitmaps cannot

@@ -75,7 +75,7 @@ pub(crate) struct Inner {
     generation: u64,
     /// The pool's state slots; see `state`.
     session: Mutex<state::Session>,
-    /// A debt that was noted in this session, or found by one that cannot reclaim.
+    /// A debt that was noted since the pool was opened, or found by one that cannot reclaim.
     unreclaimed: AtomicBool,
     /// Closed in order: nothing is stored any more.
     over: AtomicBool,

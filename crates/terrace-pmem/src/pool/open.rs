@@ -196,7 +196,7 @@ impl Pool {
     }
 
     /// Notes that some active object has no owner, or will have none when the pool is closed. The close remembers it for
-    /// the [`reclaim`](Pool::reclaim) of the next writer; one of this session does not undo it.
+    /// the [`reclaim`](Pool::reclaim) of the next writer; one before that close does not undo it.
     pub fn leave_unreclaimed(&self) {
         self.inner.unreclaimed.store(true, Ordering::Release);
     }

@@ -279,7 +279,7 @@ impl<I: KeyIndex> PmStore<I> {
     /// day. The caller is alone and present.
     pub(super) fn collapse(&self, key: &[u8], held: &[u64]) -> Result<Option<VersionRefOf<I>>> {
         self.try_collapse(key, held).inspect_err(|_| {
-            // Some versions may have lost their names and not be retired: nothing of this session finds them.
+            // Some versions may have lost their names and not be retired: nothing finds them before the next opening.
             self.pool.leave_unreclaimed();
         })
     }
