@@ -140,10 +140,15 @@ impl DbIter {
         if self.failed {
             return None;
         }
-        let item = self.step(direction).transpose();
-        self.failed = matches!(item, Some(Err(_)));
-        item
+        let step = self.step(direction);
+        item_of(step, &mut self.failed)
     }
+}
+
+/// What an iterator gives for a step, which is its last one if it `failed`.
+pub(super) fn item_of<T>(step: Result<Option<T>>, failed: &mut bool) -> Option<Result<T>> {
+    *failed = step.is_err();
+    step.transpose()
 }
 
 fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
@@ -225,8 +230,6 @@ impl Iterator for Entries {
         }
         let entry =
             self.walk.next().and_then(|entry| self.hold.intact_since(self.failed_maps).map(|()| entry));
-        let item = entry.transpose();
-        self.failed = matches!(item, Some(Err(_)));
-        item
+        item_of(entry, &mut self.failed)
     }
 }

@@ -13,7 +13,7 @@ use terrace_base::Result;
 use super::Transaction;
 use super::writes::{Overlay, end_of};
 use crate::core::engine::Direction;
-use crate::db::iter::DbIter;
+use crate::db::iter::{DbIter, item_of};
 
 /// Entries in key order as a transaction sees them; from the back with
 /// [`next_back`](DoubleEndedIterator::next_back) or `rev`.
@@ -122,9 +122,8 @@ impl<'tx> TransactionIter<'tx> {
         if self.failed {
             return None;
         }
-        let item = self.step(direction).transpose();
-        self.failed = matches!(item, Some(Err(_)));
-        item
+        let step = self.step(direction);
+        item_of(step, &mut self.failed)
     }
 }
 
