@@ -11,7 +11,7 @@
 //! 3. A call that can return an error never gives access to a unit that differs from the closed one; a call that cannot
 //!    return one notes it for [`Pool::intact`].
 //! 4. A store marks its unit as changed; only such units get a new digest at the close. A damaged one keeps its old
-//!    digest, so that it stays damaged in the next session, unless its owner gives it up.
+//!    digest, so that it stays damaged in the next session, unless nobody owns it by then.
 //! 5. Readers store, unflushed, only with a guard that a close waits for; afterwards they store nothing.
 //!
 //! After a crash there are no digests: nobody knows which units had changed. The next clean close makes them anew.
@@ -311,8 +311,8 @@ impl Pool {
                     // after the close must not change the digested bytes, so they are flushed now.
                     self.flush_uncounted(unit * self.extent_bytes(), self.extent_bytes());
                     self.put_digest(unit, if is_used { self.digest_now(unit) } else { 0 });
-                } else if !is_used && state & DAMAGED == 0 {
-                    // The unit was given back. A later owner need not write all of it.
+                } else if !is_used {
+                    // The unit was given back, damaged or not. A later owner need not write all of it.
                     self.put_digest(unit, 0);
                 } else if is_used && state == 0 && self.digest_of(unit) != 0 {
                     debug_assert_eq!(

@@ -143,6 +143,38 @@ fn damage_in_what_is_given_up_is_no_matter() {
     }
 }
 
+/// The same where the place is not yet given out again when the pool is closed: its next owner need not write all of
+/// it.
+#[test]
+fn damage_in_what_was_reclaimed_is_no_matter_later() {
+    let o = small();
+    let unit = o.extent_bytes;
+    let media = Arc::new(MemMedia::new(o.size, o.max_size, Granularity::CacheLine).unwrap());
+    let pool = Pool::create_on(media.clone(), name(), &o).unwrap();
+    let lost = pool.reserve_extent(ARENA, 2 * unit).unwrap();
+    (0..2).for_each(|i| pool.copy_flush(lost.offset + i * unit, &[1; 4096]));
+    pool.activate(&lost);
+    pool.leave_unreclaimed();
+    pool.close().unwrap();
+    let mut image = bytes_of(&media);
+    image[(lost.offset + unit) as usize + 100] ^= 1;
+    let media = medium(&image);
+    let pool = Pool::open_on(media.clone(), name(), &o).unwrap();
+    assert_eq!(pool.altered().len(), 1);
+    assert_eq!(pool.reclaim(&pool.marks()).unwrap(), 2 * unit);
+    pool.close().unwrap();
+    let pool = Pool::open_on(media.clone(), name(), &o).unwrap();
+    let mut taken = Vec::new();
+    while let Ok(arena) = pool.reserve_extent(ARENA, 2 * unit) {
+        pool.copy_flush(arena.offset, &[2; 4096]);
+        pool.activate(&arena);
+        taken.push(arena.offset);
+    }
+    assert!(taken.contains(&lost.offset));
+    pool.close().unwrap();
+    assert_eq!(Pool::open_on(media, name(), &o).unwrap().altered(), Vec::new());
+}
+
 /// Opens an image and reads all of it; whether the damage was told.
 fn judge(image: &[u8], right: &[(String, u64, Vec<u8>)], what: &str) -> bool {
     let pool = match Pool::open_on(medium(image), name(), &small()) {

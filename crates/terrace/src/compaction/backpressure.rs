@@ -49,7 +49,7 @@ mod ramp {
     /// Writers' lead over the flush, as a part of the way to a full memtable.
     pub const MEMTABLE: (f64, f64) = (0.1, 1.0);
     pub const POOL: (f64, f64) = (0.8, 0.98);
-    /// Writers settle where tables are about three times as large as what lives in them.
+    /// By bytes of overdue garbage a byte that lives: writers settle where compactions keep up with them.
     pub const GARBAGE: (f64, f64) = (1.0, 4.0);
 }
 
