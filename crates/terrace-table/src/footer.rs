@@ -98,6 +98,7 @@ impl Footer {
             let found = format!("checksum {crc:#010x} instead of {:#010x}", u32_at(foot, CRC_AT));
             return Err(Error::corruption(path, foot_at, "a footer with its checksum", found));
         }
+        check_version(path, head, foot)?;
         let footer =
             parse(foot).ok_or_else(|| Error::corruption(path, foot_at, "a footer", "too few bytes"))?;
         footer.validate(file_bytes).map_err(|m| m.at(path, foot_at))?;
@@ -126,7 +127,7 @@ impl Footer {
     }
 }
 
-/// Tells a damaged table from a foreign file and from another version of the format.
+/// Tells a damaged table from a foreign file.
 fn check_kind(path: &Path, head: &[u8], foot: &[u8], file_bytes: u64) -> Result<()> {
     let magic = &head[..head.len().min(HEAD_MAGIC.len())];
     let head_ours = may_be_table(head);
@@ -151,6 +152,11 @@ fn check_kind(path: &Path, head: &[u8], foot: &[u8], file_bytes: u64) -> Result<
             "other bytes: cut short or overwritten",
         ));
     }
+    Ok(())
+}
+
+/// Compares the versions at both ends. The checksum of `foot`, which is where it is in every version, holds.
+fn check_version(path: &Path, head: &[u8], foot: &[u8]) -> Result<()> {
     let (first, last) = (u32_at(head, 8), u32_at(foot, VERSION_AT));
     if first == last && first != FORMAT_VERSION {
         return Err(Error::InvalidFormat {
@@ -229,6 +235,9 @@ mod tests {
         for version in [FORMAT_VERSION as u8 - 1, FORMAT_VERSION as u8 + 1] {
             head[8] = version;
             foot[VERSION_AT] = version;
+            assert_eq!(decode(&head, &foot).unwrap_err().kind(), ErrorKind::Corruption, "without a checksum");
+            let crc = crc32c(&foot[..CRC_AT]);
+            foot[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
             let e = decode(&head, &foot).unwrap_err();
             assert_eq!(e.kind(), ErrorKind::InvalidFormat);
             assert!(e.to_string().contains(&format!("version {version}")), "{e}");

@@ -210,9 +210,14 @@ impl CommitLog {
     }
 
     /// Opens the logs in the pool, oldest first.
-    pub fn open_in_pool(&self) -> Result<()> {
+    pub fn open_in_pool(&self, manifest: &Manifest) -> Result<()> {
         let mut series = self.series.lock();
         let Place::Pool { pool, .. } = &series.place else { return Ok(()) };
+        if let Some(found) = pool::refutes(pool, manifest.state().log_number)? {
+            let expected = "a manifest that knows which logs have gone";
+            let found = format!("one that has lost its end: {found}; run repair");
+            return Err(pool.corruption(0, expected, found));
+        }
         let logs = PoolLog::open_all(pool)?;
         series.older.extend(logs.into_iter().map(Log::Pool));
         Ok(())
@@ -393,8 +398,14 @@ impl CommitLog {
         let mut series = self.series.lock();
         let series = &mut *series;
         let needed = manifest.state().log_number;
+        let is_old = |log: &Log| log.number() < needed;
+        if let Place::Pool { pool, .. } = &series.place
+            && series.older.iter().any(is_old)
+        {
+            pool::note_needed(pool, needed)?;
+        }
         // One after the other: if one fails, those after it are still known.
-        while let Some(at) = series.older.iter().position(|log| log.number() < needed) {
+        while let Some(at) = series.older.iter().position(is_old) {
             if let (Log::Pool(log), Place::Pool { pool, .. }) = (series.older.remove(at), &series.place) {
                 log.remove(pool)?;
                 self.dropped.fetch_add(1, Ordering::Relaxed);

@@ -5,6 +5,7 @@ use terrace_base::{Error, Result};
 use terrace_pmem::{Granularity, Pool};
 
 use super::LOG_ROOTS;
+use super::pool::NEEDED_ROOT;
 use crate::core::Core;
 use crate::manifest::{self, Edit, Identity, Manifest};
 use crate::options::{EngineKind, LogPlace, PoolChoice};
@@ -166,10 +167,11 @@ impl LogHome {
         let on_pm = self.is_on_pm(&identity);
         self.refuse_another_place(on_pm)?;
         if manifest.state().is_being_created() {
-            // A root has a log only after the first file number was taken.
+            // There is a log, or was one, only after the first file number was taken.
             let is_used = |pool: &Pool| {
                 let is_beside = (self.beside.is_used)(pool);
-                LOG_ROOTS.iter().try_fold(is_beside, |found, root| Ok(found || pool.root(root)?.is_some()))
+                let mut roots = LOG_ROOTS.iter().chain([&NEEDED_ROOT]);
+                roots.try_fold(is_beside, |found, root| Ok(found || pool.root(root)?.is_some()))
             };
             if on_pm {
                 pool::refuse_used(core, &identity, is_used)?;

@@ -19,6 +19,25 @@ const LOG_KIND: PmKind = kinds::LSM_LOG;
 pub(crate) const LOG_ROOTS: [&str; 8] =
     ["lsm.log.0", "lsm.log.1", "lsm.log.2", "lsm.log.3", "lsm.log.4", "lsm.log.5", "lsm.log.6", "lsm.log.7"];
 
+/// The root that holds the number of the first log that the manifest needed when a log last went. It only grows, and is
+/// never more than the manifest says. A manifest that needs earlier logs has lost its end: where every log has gone,
+/// nothing else tells.
+pub(super) const NEEDED_ROOT: &str = "lsm.log.needed";
+
+/// Records, before logs go from `pool`, that the manifest needs those from `needed` on.
+pub(super) fn note_needed(pool: &Pool, needed: u64) -> Result<()> {
+    match pool.root(NEEDED_ROOT)? {
+        Some(known) if known >= needed => Ok(()),
+        _ => pool.set_root(NEEDED_ROOT, needed),
+    }
+}
+
+/// Evidence that a manifest that needs the logs from `needed` on has lost its end.
+pub(super) fn refutes(pool: &Pool, needed: u64) -> Result<Option<String>> {
+    let gone = pool.root(NEEDED_ROOT)?.filter(|&gone| gone > needed);
+    Ok(gone.map(|gone| format!("logs before number {gone} have gone, and it needs those from {needed} on")))
+}
+
 /// One log in the pool.
 #[derive(Debug)]
 pub(super) struct PoolLog {

@@ -4,6 +4,7 @@ use terrace_base::{Error, Result};
 use terrace_log::PmLog;
 use terrace_pmem::Opened as Condition;
 
+use super::pool::refutes;
 use super::{Beside, Found, Gathered, LOG_ROOTS, Opened, number_of};
 use crate::manifest::{Identity, Manifest, State};
 use crate::pool;
@@ -36,6 +37,12 @@ pub(crate) fn gather_logs(
     }
     let doubts = pool::take_as_it_is(&pool, known.and_then(|state| state.pool));
     doubts.into_iter().for_each(|doubt| base.lost(doubt));
+    if let (Some(state), None) = (known, &base.left) {
+        match refutes(&pool, state.log_number) {
+            Ok(found) => base.found_lost_end = found,
+            Err(e) => base.pool_aside = Some(e.to_string()),
+        }
+    }
     let (mut logs, mut lacks_some) = (Vec::new(), false);
     for root in LOG_ROOTS {
         let opened = pool.root(root).and_then(|head| head.map(|head| PmLog::open(&pool, head)).transpose());

@@ -101,6 +101,7 @@ impl BucketFigures {
         // Tables on one sublevel hide nothing of each other.
         let hidden = ((bytes - weigh(None)) as f64 * overlap.clamp(0.0, 1.0)) as u64;
         let is_settled = is_settled(&levels);
+        let found = (put_bytes(tables) as f64 * overlap.clamp(0.0, 1.0)) as u64;
         BucketFigures {
             levels,
             bytes,
@@ -111,7 +112,7 @@ impl BucketFigures {
             // A single table of one key is what a merge would leave.
             merged: if is_settled && is_one_key(tables) { bytes } else { merged },
             kept: 0,
-            droppable: tables.iter().filter_map(|t| droppable(t, is_settled)).collect(),
+            droppable: tables.iter().filter_map(|t| droppable(t, found, is_settled)).collect(),
         }
     }
 
@@ -234,11 +235,22 @@ fn is_one_key(tables: &[BucketTable<'_>]) -> bool {
     matches!(tables, [only] if only.smallest == only.largest)
 }
 
-fn droppable(table: &BucketTable<'_>, is_settled: bool) -> Option<Droppable> {
+/// The average size of an entry that is no tombstone. What tombstones of one table hide lies in others, and may be
+/// much larger than they are.
+fn put_bytes(tables: &[BucketTable<'_>]) -> u64 {
+    let sums = tables.iter().fold((0, 0, 0), |(bytes, entries, deletes), t| {
+        (bytes + t.bytes, entries + t.entries, deletes + t.deletes)
+    });
+    let (bytes, entries, deletes): (u64, u64, u64) = sums;
+    bytes / entries.saturating_sub(deletes).max(entries / 2).max(1)
+}
+
+/// `found`: bytes that a tombstone hides in the other tables, as far as samples tell.
+fn droppable(table: &BucketTable<'_>, found: u64, is_settled: bool) -> Option<Droppable> {
     let puts = table.entries.saturating_sub(table.deletes);
     let average = table.bytes / puts.max(table.entries / 2).max(1);
     // A tombstone frees what it hides and itself.
-    let freed = table.deletes.saturating_mul(2).saturating_mul(average);
+    let freed = table.deletes.saturating_mul(average.saturating_add(average.max(found)));
     // A sorted list at the bottom has tombstones only because of snapshots; elsewhere they hide something.
     let is_stuck = table.keeps_old || (is_settled && table.deletes > 0);
     let stuck = if is_stuck { table.bytes } else { 0 };

@@ -297,6 +297,11 @@ fn garbage_is_what_newer_versions_and_tombstones_hide() {
     assert!(figures.is_full(&wide, None));
     assert_eq!(figures.live_bytes(Some(1)), 140, "an older snapshot needs what they hide");
     assert!(!figures.is_full(&wide, Some(1)) && figures.is_full(&wide, Some(2)));
+    // Tombstones are smaller than what they hide, if they hide anything.
+    let large = BucketTable { entries: 10, ..table(1, 2, 1000, ("a", "z")) };
+    let small = BucketTable { entries: 10, deletes: 10, ..table(2, 0, 20, ("a", "z")) };
+    let figures = |overlap| BucketFigures::new(&[large, small], overlap, 0, 0);
+    assert!(figures(1.0).is_full(&wide, None) && !figures(0.0).is_full(&wide, None));
 }
 
 #[test]

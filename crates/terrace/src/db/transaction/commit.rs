@@ -5,7 +5,9 @@
 //! 3. Others are compared twice. The first time nobody waits: that finds conflicts early and brings what is
 //!    read into memory. The second time nothing else is written until the batch has been: for that the check
 //!    goes to the leader of the queue, or to the engine behind its gate.
-//! 4. What keeps old versions for the transaction goes before its batch is applied, unless comparing needs it.
+//! 4. One that has read and written the same key, and nothing else, is a swap where single writes skip the
+//!    queue: nobody waits for it.
+//! 5. What keeps old versions for the transaction goes before its batch is applied, unless comparing needs it.
 
 use std::time::Duration;
 
@@ -13,7 +15,8 @@ use terrace_base::{Error, ErrorKind, Result};
 
 use super::reads::{Reads, Seen};
 use super::{Isolation, State, Transaction, TransactionOptions};
-use crate::batch::WriteBatch;
+use crate::batch::{Op, WriteBatch};
+use crate::core::condition::{Condition, Expected};
 use crate::core::snapshots::Held;
 use crate::db::read::{Hold, Snapshot};
 use crate::db::{Db, Inner};
@@ -131,6 +134,14 @@ impl Db {
         if !by_groups {
             // Such an engine works for every version that it must keep.
             reads.fetch(&snapshot)?;
+            if let Some((op, value)) = swap_of(&batch, &reads) {
+                drop(snapshot);
+                let expected = Expected::new(value);
+                return match self.write_one(op, Condition::IfIs(&expected), options)? {
+                    true => Ok(()),
+                    false => Err(Error::Conflict { key: op.key.to_vec() }),
+                };
+            }
         }
         let snapshot = reads.needs_snapshot().then_some(snapshot);
         let then: Option<&Hold> = snapshot.as_ref().map(|snapshot| &**snapshot.hold());
@@ -152,6 +163,14 @@ impl Db {
         };
         self.commit(batch, true, options, &holds).map(drop)
     }
+}
+
+/// The one write of `batch` and the value that its key had, if nothing else was read.
+fn swap_of<'a>(batch: &'a WriteBatch, reads: &'a Reads) -> Option<(Op<'a>, Option<&'a [u8]>)> {
+    batch.validate().ok()?;
+    let mut ops = batch.ops();
+    let (op, (key, value)) = (ops.next()?, reads.only_value()?);
+    (ops.next().is_none() && key == op.key).then_some((op, value))
 }
 
 impl Inner {

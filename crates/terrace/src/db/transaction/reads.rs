@@ -85,6 +85,15 @@ impl Reads {
         self.keys.get(key)
     }
 
+    /// The key and its value, if nothing but the value of one key was read.
+    pub fn only_value(&self) -> Option<(&[u8], Option<&[u8]>)> {
+        let mut keys = self.keys.iter();
+        match (keys.next(), keys.next(), self.has_ranges()) {
+            (Some((key, Seen::Value(value))), None, false) => Some((key, value.as_deref())),
+            _ => None,
+        }
+    }
+
     /// Notes what was seen of a key. A value says more than that there is one.
     pub fn note(&mut self, key: &[u8], seen: Seen) {
         match self.keys.entry(Bytes::copy_from_slice(key)) {

@@ -7,7 +7,7 @@
 //!
 //! Every writer of a run notes the places of keys that were often written lately (`placed`). Once a flush has
 //! brought a newer version of such a key, its copy is stale (`outdate`), and counts as stale bytes of its
-//! run. Reads change nothing here.
+//! run. What a merge writes is not stale before the next newer version. Reads change nothing here.
 //!
 //! None of this must be exact. A hint may be missing, and if one is wrong about staleness, a run is merged
 //! too early or too late. Before a merge leaves something out because of hints, it has checked the value tree
@@ -200,23 +200,23 @@ impl Hints {
                 continue;
             }
             let before = before.and_then(|bits| Hint::decode(bits, &hint.key));
-            let mut now = Hint::new(hint.block, hint.entries);
             if let Some(before) = before {
                 let was_moved = relocations.gone.contains(&before.run);
                 if !was_moved && !relocations.gone.is_empty() {
                     // A newer copy was written above while this one was merged.
                     continue;
                 }
-                // A moved copy is as stale as it was; one that stays below another is stale from now on.
-                now.is_stale = was_moved && before.is_stale;
-                let counts = if was_moved { now } else { before };
-                if was_moved == before.is_stale
-                    && let Some(bytes) = entry_bytes(counts.run)
+                // One that stays below another is stale from now on.
+                if !was_moved
+                    && !before.is_stale
+                    && let Some(bytes) = entry_bytes(before.run)
                 {
-                    *stale.entry(counts.run).or_default() += bytes;
+                    *stale.entry(before.run).or_default() += bytes;
                 }
             }
-            self.index.insert(&hint.key, now.bits(&hint.key))?;
+            // Even if a stale copy has moved: the merge may have met a newer one, which the value tree is about to give
+            // up, and keep that.
+            self.index.insert(&hint.key, Hint::new(hint.block, hint.entries).bits(&hint.key))?;
         }
         Ok(())
     }

@@ -42,7 +42,7 @@ pub(super) fn watch<'a>(values: &'a ValueTree, part: &MergePart<'a>) -> Option<W
     hints.figures.passed.fetch_add(count, Ordering::Relaxed);
     let (mut walk, inputs) = (hints.walk(), part.inputs);
     let wanted = move |key: &[u8]| match walk.find(key) {
-        // The key's output is the known copy, or another one below it.
+        // The key's output takes the place of the known copy.
         Some((hint, _)) => inputs.contains(&hint.run),
         None => values.sketch.estimate(values.hash(key)) >= LEAST_THRESHOLD,
     };

@@ -80,7 +80,8 @@ fn hear(
     base.flushing = witness.flushed;
     let logged = |known| logs.and_then(|logs| logs.reached(known));
     if base.left.is_none() {
-        base.found_lost_end = known.and_then(|state| witness.refutes(state, logged));
+        let found = known.and_then(|state| witness.refutes(state, logged));
+        base.found_lost_end = base.found_lost_end.take().or(found);
         return;
     }
     let found = runs.iter().map(|(_, meta, _)| meta.max_seq).max().unwrap_or(0);

@@ -4,7 +4,9 @@
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use terrace_base::clock::ManualClock;
 use terrace_base::exec::Inline;
 use terrace_base::rng::Rng;
@@ -292,8 +294,10 @@ fn what_is_stale_is_found_again() {
     let stale =
         |subject: &Subject| subject.values.hints.stale().iter().map(|(r, b)| (*r, *b)).collect::<Vec<_>>();
     assert_eq!(stale(&subject), [(4, 200), (5, 100)], "each copy counts once");
-    // Two copies of run 3 move to run 5, one of them stale, and the others are removed.
+    // Two copies of run 3 move to run 5, one of them stale, and the others are removed. What was written is not stale.
     subject.placed(&[2, 3], 5, Some(3));
+    assert_eq!(stale(&subject), [(5, 100)]);
+    subject.take(&Op::Outdate(2)).unwrap();
     assert_eq!(stale(&subject), [(5, 100), (6, 100)]);
     assert_eq!(subject.values.hints.len(), 4);
     subject.take(&Op::Reopen).unwrap();
@@ -361,5 +365,48 @@ fn a_version_that_is_about_to_leave_is_not_dropped_from_where_it_goes() {
     assert_eq!(lab.check().unwrap().problems, Vec::<String>::new());
     values.leave(b"hot", place).unwrap();
     assert_eq!(lab.get(b"hot", None).unwrap().as_deref(), Some(&[2; 50][..]));
+    assert_eq!(lab.check().unwrap().problems, Vec::<String>::new());
+}
+
+/// The same beside an older copy that is known to be stale: a merge of both keeps the newer one, which a further merge
+/// took for the stale one, and went past.
+#[test]
+fn a_stale_copy_makes_none_stale_with_which_it_is_merged() {
+    let dir = tempfile::tempdir().unwrap();
+    let lab = lab(dir.path());
+    let values = lab.stage().0.clone().unwrap();
+    // One entry a block.
+    let value = |byte: u8| vec![byte; 5000];
+    let copy = |wanted: bool| {
+        let Some(Place::Here(word)) = values.place(b"hot").unwrap() else { panic!("it is written often") };
+        let wanted = wanted.then(|| Box::new(|_: &[u8]| true) as _);
+        let change = lab.to_level_0_noting(wanted, |add| {
+            let record = values.record(word, b"hot")?;
+            add(b"hot", record.number, kind(word), record.value)
+        });
+        lab.put(change.unwrap()).unwrap();
+        Place::Here(word)
+    };
+    let merge = |round: u8| {
+        put(&lab, &[b'a', round], &value(round));
+        put(&lab, &[b'z', round], &value(round));
+        flush(&lab);
+    };
+    for round in 0..3u8 {
+        put(&lab, b"hot", &value(round));
+        merge(round);
+    }
+    copy(true);
+    merge(3);
+    put(&lab, b"hot", &value(4));
+    // No merge comes before the newer copy is there.
+    lab.rotate().unwrap();
+    lab.wait_until_flushed().unwrap();
+    let outdated = values.hints.figures.outdated.load(Ordering::Relaxed);
+    assert!(outdated > 0, "the copy on the levels is stale");
+    let place = copy(false);
+    (4..9).for_each(merge);
+    values.leave(b"hot", place).unwrap();
+    assert!(lab.get(b"hot", None).unwrap() == Some(Bytes::from(value(4))));
     assert_eq!(lab.check().unwrap().problems, Vec::<String>::new());
 }

@@ -52,6 +52,8 @@ pub(super) fn assemble(
 ) -> Result<Arc<Tlsm>> {
     let options = &core.options;
     let levels = &options.tlsm.levels;
+    // Before lists that the manifest does not name are freed: this refuses a manifest that has lost its end.
+    let buffer = LoggedMemtables::open(&core, &manifest, pool.as_ref(), levels.memtable_bytes, ())?;
     let mut lists = None;
     if let Some(pool) = &pool {
         pool::note(&manifest, pool);
@@ -59,7 +61,6 @@ pub(super) fn assemble(
         let list_options = list_options(&options.tlsm, pool);
         lists = Some(ListStore::open(pool, &manifest.state(), list_options, is_decided)?);
     }
-    let buffer = LoggedMemtables::open(&core, &manifest, pool.as_ref(), levels.memtable_bytes, ())?;
     let (settings, policy) = (settings(options, levels), policy(levels, LeastOverlap));
     let parts = Parts { settings, policy, manifest, pool, buffer, lists };
     let tlsm = LeveledTree::new(core.clone(), parts)?;

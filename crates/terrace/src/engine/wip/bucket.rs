@@ -23,6 +23,7 @@ use terrace_base::checksum::hash64;
 use terrace_table::Entry;
 
 use super::memtable::BucketMemtable;
+use super::range_reads::RangeReads;
 use crate::compaction::buckets::{BucketFigures, BucketTable, LEVELS};
 use crate::levels::run::Run;
 use crate::memtable::Memtables;
@@ -40,7 +41,7 @@ pub(super) struct Bucket {
     /// Lookups that reached each level since its last compaction, approximately.
     reads: [AtomicU64; LEVELS],
     /// Range reads that have met the active memtable.
-    pub ranges: AtomicU64,
+    pub ranges: RangeReads,
     /// See [`overlap`](Self::overlap).
     overlap: AtomicU64,
     /// Bytes that the last merge of the whole bucket left in it, if it could not be split.
@@ -134,7 +135,7 @@ impl Bucket {
             upper,
             readable: ArcSwap::from_pointee(Readable { memtables, tables }),
             reads: Default::default(),
-            ranges: AtomicU64::new(0),
+            ranges: RangeReads::default(),
             overlap: AtomicU64::new(0),
             merged: AtomicU64::new(0),
             depth: AtomicUsize::new(0),

@@ -116,11 +116,12 @@ fn check_manifest(wip: &Wip, report: &mut CheckReport) -> Result<()> {
             }
         }
         let flushed = state.buckets.get(&bucket.lower).map_or(0, |known| known.flushed);
-        if readable.memtables.iter().any(|memtable| memtable.min_seq() <= flushed) {
+        let least = readable.memtables.iter().map(|memtable| memtable.min_seq()).min();
+        if let Some(least) = least.filter(|least| *least <= flushed) {
             let bucket = bucket.lower.escape_ascii();
-            report
-                .problems
-                .push(format!("manifest: bucket \"{bucket}\" is said to be flushed further than it is"));
+            report.problems.push(format!(
+                "manifest: bucket \"{bucket}\" is said to be flushed up to {flushed}, and a memtable holds write {least}"
+            ));
         }
     }
     if shown != state.tables.size() {

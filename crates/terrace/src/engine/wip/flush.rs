@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
+use terrace_table::TableMeta;
 
 use super::Wip;
 use super::buckets::Buckets;
@@ -103,9 +104,14 @@ impl Wip {
         if *needs_log {
             self.log.sync_beside()?;
         }
+        let deleting = written.iter().map(|table| &table.meta).filter(|meta| is_mostly_tombstones(meta));
+        let deleted: Vec<_> = deleting.map(|meta| meta.smallest.clone()).collect();
         change.runs.add(0, written);
         let needed_before = self.manifest.state().log_number;
         self.install(change, batch)?;
+        // How much they hide decides whether the bucket is garbage.
+        let buckets = self.buckets();
+        deleted.iter().for_each(|key| self.estimate_overlap(buckets.find(key)));
         self.core.counters.count_flush(batch.len() as u64, 0, bytes);
         self.note_flush(bytes / batch.len() as u64);
         Ok(self.manifest.state().log_number > needed_before)
@@ -143,4 +149,8 @@ fn lacks_older(buckets: &Buckets, memtable: &Arc<BucketMemtable>, key: &[u8], se
     let readable = buckets.find(key).readable.load();
     let oldest = readable.memtables.iter().rfind(|other| !other.is_empty());
     oldest.is_some_and(|oldest| Arc::ptr_eq(oldest, memtable)) && readable.lacks_older(key, seq, &[])
+}
+
+fn is_mostly_tombstones(meta: &TableMeta) -> bool {
+    2 * meta.deletes > meta.entries
 }

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrace_base::{ErrorKind, Result};
+use terrace_base::{Error, ErrorKind, Result};
 use terrace_pmem::Pool;
 use terrace_table::Kind;
 
@@ -15,7 +15,7 @@ use super::Wip;
 use super::bucket::Bucket;
 use super::memtable::BucketMemtable;
 use crate::batch::WriteBatch;
-use crate::commit_log::{CommitLog, Entry, Logged, Policy};
+use crate::commit_log::{CommitLog, Entry, Logged, Policy, unless_full};
 use crate::core::Core;
 use crate::core::request::Group;
 use crate::manifest::{Edit, Manifest};
@@ -81,7 +81,7 @@ const POLICY: Policy = Policy { buffer_bytes: 0, each_complete: false, copy_byte
 pub(super) fn open(core: &Arc<Core>, manifest: &Manifest, pool: Option<&Pool>) -> Result<CommitLog> {
     let in_pool = pool.map(|pool| (pool, part_bytes(core, Some(pool)) + 4096));
     let log = CommitLog::new(core.clone(), manifest, in_pool, POLICY);
-    log.open_in_pool()?;
+    log.open_in_pool(manifest)?;
     Ok(log)
 }
 
@@ -112,6 +112,9 @@ impl Wip {
         }
         if let Some(oldest) = too_old {
             self.freeze_logged_up_to(oldest);
+            if !self.has_frozen() {
+                self.forget_unheld_logs()?;
+            }
         }
         while self.span.lock().total > STOP_TIMES * limit && self.has_frozen() {
             self.wait_for_flush()?;
@@ -182,15 +185,30 @@ impl Wip {
         // Nobody needs it: a number for the next log drops those before. This also drops logs without a
         // group, and those that the last flush has put into tables and not dropped yet.
         self.forget_logs_before_next()?;
-        self.span.lock().forget_before(self.manifest.state().log_number);
         Ok(self.log.dropped() > dropped)
     }
 
-    /// Drops logs that no memtable needs.
-    pub(super) fn forget_logs_before_next(&self) -> Result<()> {
-        let first = self.first_needed_log(&[]);
-        self.manifest.apply(&[Edit::LogNumber(first)])?;
-        self.log.drop_old(&self.manifest)
+    /// Drops logs that nobody holds back, and that no flush will drop. Without room for that the next group tries again:
+    /// there may be room for what it writes.
+    fn forget_unheld_logs(&self) -> Result<()> {
+        let outcome = self.forget_logs_before_next();
+        if outcome.as_ref().is_err_and(Error::is_out_of_space) {
+            self.span.lock().asked = 0;
+        }
+        unless_full(outcome)
+    }
+
+    /// Drops logs that no memtable needs. The caller is the leader.
+    fn forget_logs_before_next(&self) -> Result<()> {
+        let mut edits = vec![Edit::LogNumber(self.first_needed_log(&[]))];
+        if self.memtables().iter().all(|memtable| memtable.is_empty()) {
+            // A flush that ran while the last group was inserted has recorded less, and no log will tell.
+            edits.push(Edit::FlushedSeq(self.applied.load(Ordering::Acquire)));
+        }
+        self.manifest.apply(&edits)?;
+        self.log.drop_old(&self.manifest)?;
+        self.span.lock().forget_before(self.manifest.state().log_number);
+        Ok(())
     }
 
     /// The first log that memtables other than `leaving` need.

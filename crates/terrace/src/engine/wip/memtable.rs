@@ -2,10 +2,12 @@
 //!
 //! 1. It takes only keys of its range. Its contents belong to the bucket that it was made for, or to those
 //!    into which that bucket was split or joined since.
-//! 2. It counts its DRAM in the sum of all memtables, until its last reader releases it.
+//! 2. It counts its DRAM in the sum of all memtables, until no bucket has it any more. A cursor may keep the memory
+//!    longer: that is counted with what was reserved, and makes no writer wait.
+//! 3. It counts as being filled from its first version until it is closed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use terrace_base::Result;
 use terrace_table::{Cursor, Kind};
@@ -23,11 +25,23 @@ pub(super) struct Memory {
     overflow: Overflow,
     /// Bytes of DRAM in all of them.
     held: AtomicU64,
+    /// Memtables that are being filled.
+    filling: AtomicU64,
 }
 
 impl Memory {
     pub fn new(overflow: Overflow) -> Arc<Memory> {
-        Arc::new(Memory { chunks: Chunks::new(), overflow, held: AtomicU64::new(0) })
+        Arc::new(Memory {
+            chunks: Chunks::new(),
+            overflow,
+            held: AtomicU64::new(0),
+            filling: AtomicU64::new(0),
+        })
+    }
+
+    /// Memtables that are being filled: active ones with something in them.
+    pub fn filling(&self) -> u64 {
+        self.filling.load(Ordering::Relaxed)
     }
 
     /// Bytes of DRAM taken from the system for all memtables.
@@ -63,11 +77,13 @@ pub(super) struct BucketMemtable {
     counted: AtomicU64,
     /// Bytes of DRAM that it held when it was closed.
     closed_bytes: AtomicU64,
+    is_filling: AtomicBool,
     memory: Arc<Memory>,
 }
 
 impl Drop for BucketMemtable {
     fn drop(&mut self) {
+        self.end_filling();
         self.memory.held.fetch_sub(*self.counted.get_mut(), Ordering::Relaxed);
     }
 }
@@ -91,6 +107,7 @@ impl BucketMemtable {
             min_seq: AtomicU64::new(u64::MAX),
             counted: AtomicU64::new(0),
             closed_bytes: AtomicU64::new(0),
+            is_filling: AtomicBool::new(false),
             memory: memory.clone(),
         })
     }
@@ -100,6 +117,8 @@ impl BucketMemtable {
         self.first_log.note(log);
         if self.min_seq.load(Ordering::Relaxed) == u64::MAX {
             self.min_seq.store(seq, Ordering::Release);
+            self.is_filling.store(true, Ordering::Relaxed);
+            self.memory.filling.fetch_add(1, Ordering::Relaxed);
         }
         match &self.shape {
             Shape::Hash(table) => table.writer().insert(op.key, seq, op.kind, op.value),
@@ -131,9 +150,17 @@ impl BucketMemtable {
 
     /// Nothing is inserted any more.
     pub fn freeze(&self) {
-        self.closed_bytes.store(self.dram_bytes(), Ordering::Relaxed);
         if let Shape::Hash(table) = &self.shape {
             table.freeze();
+        }
+        self.count();
+        self.closed_bytes.store(self.dram_bytes(), Ordering::Relaxed);
+        self.end_filling();
+    }
+
+    fn end_filling(&self) {
+        if self.is_filling.swap(false, Ordering::Relaxed) {
+            self.memory.filling.fetch_sub(1, Ordering::Relaxed);
         }
     }
 

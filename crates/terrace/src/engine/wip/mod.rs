@@ -51,6 +51,7 @@ mod logging;
 mod memtable;
 mod merge;
 mod open;
+mod range_reads;
 mod read;
 mod recover;
 mod repair;

@@ -106,9 +106,10 @@ impl Wip {
         let new = lowers.zip(uppers).map(|(lower, upper)| self.part(lower, upper, &memtables, &tables));
         let new: Vec<Arc<Bucket>> = new.collect();
         let next = buckets.replaced(buckets.place(&first.lower), old.len(), new.clone());
-        self.buckets.store(Arc::new(next));
+        // Who chooses a job holds this lock, and so meets no bucket without its figures.
         let plan = self.planning.lock();
         new.iter().for_each(|bucket| self.note_figures(&plan, bucket));
+        self.buckets.store(Arc::new(next));
     }
 
     /// The memtables of `old`, all of them closed, newest first, and the tables.

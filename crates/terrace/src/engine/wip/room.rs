@@ -37,9 +37,6 @@ const STOP_TIMES: usize = 10;
 const SLOW_EXCESS: u64 = 2000;
 const STOP_EXCESS: u64 = 3000;
 
-/// After this many range reads of a memtable the next one is a skiplist.
-const RANGES: u64 = 4;
-
 /// Bytes of waiting memtables, as a share of the budget, at which throttling begins.
 const FILL: f64 = 0.85;
 
@@ -54,10 +51,11 @@ fn upgrade<T>(most: Option<Most<T>>) -> Option<Arc<Bucket>> {
 }
 
 impl Wip {
-    /// Size at which a memtable is full: larger if few buckets share the memory.
+    /// Size at which a memtable is full: larger if few share the memory. Buckets that nobody writes to, as those that
+    /// ascending keys have left behind, have no part in it.
     pub(super) fn memtable_limit(&self) -> u64 {
         let wip = &self.core.options.wip;
-        let share = self.memtables_budget() / (4 * self.buckets.load().len() as u64);
+        let share = self.memtables_budget() / (4 * self.memory.filling().max(1));
         share.clamp(wip.memtable_bytes, wip.most_memtable_bytes)
     }
 
@@ -127,11 +125,11 @@ impl Wip {
     /// Notes that a range read has met the active memtable. A memtable that would be sorted again and again
     /// is closed: then it is sorted once for all, and the next one is ordered.
     pub(super) fn note_range(&self, bucket: &Arc<Bucket>, active: &BucketMemtable) {
-        let ranges = 1 + bucket.ranges.fetch_add(1, Ordering::Relaxed);
+        let have_become_many = bucket.ranges.note(self.core.env.clock.now());
         let options = &self.core.options;
         let may_close = !options.read_only && !self.core.is_scratch && !self.jobs.is_closing();
         let is_adaptive = options.wip.memtable == BucketMemtableKind::Adaptive;
-        if is_adaptive && may_close && ranges == RANGES && active.is_unsorted() {
+        if is_adaptive && may_close && have_become_many && active.is_unsorted() {
             self.freeze(std::slice::from_ref(bucket));
         }
     }
@@ -143,7 +141,7 @@ impl Wip {
         if readable.active().is_empty() || !self.is_current(bucket) {
             return;
         }
-        let ranges_come = bucket.ranges.swap(0, Ordering::Relaxed) >= RANGES;
+        let ranges_come = bucket.ranges.take();
         let next = self.new_memtable(bucket.range(), ranges_come);
         // In this order: if a flush begins at once, an active memtable must remain.
         bucket.readable.rcu(|now| now.with(&next));

@@ -67,7 +67,7 @@ impl<S: Stage> LoggedMemtables<S> {
         let log_bytes = (memtable_bytes + memtable_bytes / 16 + 4096).min(most);
         let in_pool = pool.map(|pool| (pool, log_bytes));
         let log = CommitLog::new(core.clone(), manifest, in_pool, log_policy(memtable_bytes));
-        log.open_in_pool()?;
+        log.open_in_pool(manifest)?;
         Ok(LoggedMemtables { log, stage })
     }
 }

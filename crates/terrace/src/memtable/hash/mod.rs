@@ -177,10 +177,12 @@ impl HashTable {
         self.inner.bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of DRAM held: those from the chunks, and the shared order.
+    /// Bytes of DRAM held: those from the chunks, and once the table is frozen those of the order, which it has
+    /// from its flush on.
     pub fn dram_bytes(&self) -> u64 {
-        let sorted = self.inner.sorted.get().map_or(0, |sorted| sorted.held_bytes());
-        self.inner.held_bytes.load(Ordering::Relaxed) + sorted
+        let is_frozen = self.inner.frozen.load(Ordering::Acquire);
+        let entries = if is_frozen { self.inner.entries.load(Ordering::Acquire) } else { 0 };
+        self.inner.held_bytes.load(Ordering::Relaxed) + entries * sorted::ENTRY_BYTES
     }
 
     /// The smallest sequence number in the table; `u64::MAX` if it is empty.

@@ -25,6 +25,9 @@ struct Entry {
     record: NonNull<Head>,
 }
 
+/// Bytes of an order for each version in it.
+pub(super) const ENTRY_BYTES: u64 = size_of::<Entry>() as u64;
+
 // SAFETY: records are immutable and may be read by any thread; a holder of a `Sorted` keeps the table.
 unsafe impl Send for Sorted {}
 // SAFETY: the same.
@@ -74,11 +77,6 @@ impl Sorted {
 
     pub fn len(&self) -> usize {
         self.entries.len()
-    }
-
-    /// Bytes of DRAM held.
-    pub fn held_bytes(&self) -> u64 {
-        (self.entries.capacity() * size_of::<Entry>() + self.common.len()) as u64
     }
 
     pub fn get(&self, at: usize) -> Option<Record<'_>> {

@@ -3,9 +3,11 @@
 //! `docs/simulator.md` tells how the simulator works and how to replay a failure.
 
 mod batches;
+mod buckets;
 pub mod env;
 mod faults;
 pub mod judge;
+mod lists;
 pub mod mixes;
 mod moments;
 pub mod ops;

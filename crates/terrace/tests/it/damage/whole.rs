@@ -231,12 +231,15 @@ fn other_versions_are_refused() {
     }
 }
 
-/// Makes another version's of a file: of a table, whose ends say it, or of a log, whose header has a checksum.
+/// Makes another version's of a file: of a table, whose ends say it, or of a log. The footer and the header have
+/// checksums.
 fn age(path: &Path, file: &mut [u8]) {
     file[8] += 1;
     if kind_of(path) == "table" {
-        let end = file.len();
-        file[end - 64 + 40] += 1;
+        let foot = file.len() - 64;
+        file[foot + 40] += 1;
+        let crc = crc32c(&file[foot..foot + 52]);
+        file[foot + 52..foot + 56].copy_from_slice(&crc.to_le_bytes());
     } else {
         let checked = [&file[..12], &file[16..64]].concat();
         file[12..16].copy_from_slice(&crc32c(&checked).to_le_bytes());

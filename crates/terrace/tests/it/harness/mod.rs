@@ -15,7 +15,8 @@ pub use machine::Machine;
 pub use model::{Contents, Entries, Map, Span, assert_clean, entries, get, in_span};
 pub use pausable::Pausable;
 pub use setups::{
-    Background, Setup, setups, tiny_engines, tiny_lsm, tiny_split, tiny_tlsm, tiny_wip, with_memtables_of,
+    Background, Setup, setups, tiny_engines, tiny_lab, tiny_lsm, tiny_split, tiny_tlsm, tiny_wip,
+    with_memtables_of,
 };
 pub use two_pools::TwoPools;
 

@@ -121,7 +121,7 @@ pub fn tiny_lsm() -> LsmOptions {
 }
 
 /// Options of `lab` with which a few keys fill the tree of values, and tables on several levels.
-fn tiny_lab() -> LabOptions {
+pub fn tiny_lab() -> LabOptions {
     LabOptions {
         levels: tiny_lsm(),
         value_tree_bytes: 8 << 10,

@@ -15,8 +15,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use terrace::{
-    BucketMemtableKind, Db, EngineKind, Options, PoolChoice, Profile, SlmOptions, TableReads, TieringKind,
-    TlsmOptions, WipOptions,
+    BucketMemtableKind, Db, EngineKind, LabOptions, LabTrees, Options, PoolChoice, Profile, SlmOptions,
+    TableReads, TieringKind, TlsmOptions, WipOptions,
 };
 use terrace_base::rng::Rng;
 
@@ -97,6 +97,7 @@ impl Task {
             slm,
             wip: self.buckets(),
             tlsm: self.lists(),
+            lab: self.trees(),
             ..Options::default()
         }
     }
@@ -111,6 +112,17 @@ impl Task {
             // Where nothing may become a table there is to be room.
             list_bytes: if tiering == TieringKind::None { 0 } else { [0, 256 << 10][rng.below(2) as usize] },
             ..crate::harness::tiny_tlsm()
+        }
+    }
+
+    /// The trees fill up, and the next process wants others.
+    fn trees(&self) -> LabOptions {
+        let mut rng = Rng::new(self.seed ^ self.session.wrapping_mul(0x1656_67b1_9e37_79f9));
+        let trees = [LabTrees::Both, LabTrees::Both, LabTrees::Both, LabTrees::Values, LabTrees::None];
+        LabOptions {
+            trees: trees[rng.below(5) as usize],
+            value_tree_bytes: (4 << 10) << rng.below(4),
+            ..crate::harness::tiny_lab()
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use terrace::EngineKind;
+use terrace::{EngineKind, TieringKind};
 use terrace_base::rng::Rng;
 use terrace_disk::Fault;
 use terrace_pmem::Granularity;
@@ -126,6 +126,16 @@ impl Change {
                 image.options.slm.table_bytes = 1024 * times;
                 image.options.lsm.memtable_bytes = 2048 * times;
                 image.options.lsm.table_bytes = 1024 * times;
+                for levels in [&mut image.options.lab.levels, &mut image.options.tlsm.levels] {
+                    levels.memtable_bytes = 2048 * times;
+                    levels.table_bytes = 1024 * times;
+                }
+                image.options.lab.value_tree_bytes = 4096 * times;
+                let tierings = [TieringKind::Lru, TieringKind::Leveled, TieringKind::None];
+                let tiering = tierings[times.ilog2() as usize % 3];
+                let is_bounded = tiering != TieringKind::None;
+                image.options.tlsm.tiering = tiering;
+                image.options.tlsm.list_bytes = if is_bounded { (16 << 10) * times } else { 0 };
                 image.options.wip.memtable_bytes = 1024 * times;
                 image.options.wip.most_memtable_bytes = 2048 * times;
                 image.options.wip.bucket_bytes = 4096 * times;
