@@ -3,7 +3,7 @@
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use terrace::{Db, EngineKind};
+use terrace::{Db, EngineKind, Options, TableReads};
 use terrace_disk::Fs;
 
 use crate::harness::{Engine, Machine, Setup, assert_clean};
@@ -140,6 +140,111 @@ fn a_walk_reads_few_large_items_at_once() {
         (1..).zip(&rest).all(|(i, (found, value))| *found == key(i)[..] && value[..] == vec![i as u8; MIB])
     );
     assert_eq!(rest.len(), 39);
+}
+
+/// Large items are read before they are asked for, each once, and not more of them than two windows.
+#[test]
+fn a_walk_reads_a_window_ahead() {
+    const ITEM: u64 = 64 << 10;
+    const WINDOW: u64 = 4 << 20;
+    let machine = Machine::new(&Setup::tiny("ahead", &SPLIT));
+    let options = Options { memory_budget: 256 << 20, ..machine.options() };
+    let db = machine.open_with(options).unwrap();
+    // With its head an item takes 128 sectors.
+    let value = |i: u32| vec![i as u8; ITEM as usize - 64];
+    (0..400).for_each(|i| db.put(&key(i), &value(i)).unwrap());
+    let before = db.stats();
+    let mut most = 0;
+    for (i, found) in (0..).zip(db.iter().unwrap()) {
+        assert_eq!(found.unwrap(), (key(i).into(), value(i).into()));
+        let now = db.stats();
+        let left = now.ssd.bytes_read - before.ssd.bytes_read - u64::from(i + 1) * ITEM;
+        let coming = now.dram.jobs - before.dram.jobs;
+        assert!(left <= WINDOW && coming <= WINDOW, "{left} bytes left and {coming} coming at {i}");
+        most = most.max(coming);
+    }
+    assert!(most > WINDOW / 2, "{most} bytes coming at most");
+    assert_eq!(db.stats().dram.jobs, before.dram.jobs);
+    assert_eq!(db.stats().ssd.bytes_read - before.ssd.bytes_read, 400 * ITEM);
+    let mut iter = db.iter().unwrap();
+    iter.next().unwrap().unwrap();
+    let of_first = db.stats().ssd.bytes_read - before.ssd.bytes_read - 400 * ITEM;
+    assert!(of_first <= 16 * ITEM, "{of_first} bytes for the first of a walk");
+}
+
+/// Whatever is written while a walk has a window ahead of it, it sees what its snapshot sees. Must catch an item
+/// that was written into the place of one that is being read.
+#[test]
+fn a_window_ahead_sees_the_snapshot() {
+    let machine = Machine::new(&Setup::tiny("window", &SPLIT));
+    let options = Options { memory_budget: 256 << 20, ..machine.options() };
+    let db = machine.open_with(options).unwrap();
+    rest(&db);
+    let value = |i: u32, version: u8| vec![version; 700 + i as usize];
+    let mut state = 0;
+    for round in 0..20 {
+        (0..200).for_each(|i| db.put(&key(i), &value(i, state)).unwrap());
+        rest(&db);
+        let mut iter = db.iter().unwrap();
+        for i in 0..200 {
+            let found = iter.next().unwrap().unwrap();
+            assert_eq!(found, (key(i).into(), value(i, state).into()), "{round}, {i}");
+            // What is ahead is replaced, deleted, put back, and its space used again.
+            for j in (i + 1..200).step_by(7) {
+                db.put(&key(j), &value(j, state + 1)).unwrap();
+                db.delete(&key(j)).unwrap();
+                db.put(&key(j), &value(j, state + 2)).unwrap();
+            }
+        }
+        assert!(iter.next().is_none());
+        state += 3;
+    }
+    rest(&db);
+}
+
+/// Bytes that are read for every entry.
+fn read_by_walks(db: &Db, keys: u32) -> u64 {
+    let before = db.stats().ssd.bytes_read;
+    for from in (0..keys).step_by(20) {
+        let range = db.range(key(from)..key(from + 20)).unwrap();
+        let found: Vec<_> = range.map(|entry| entry.unwrap()).collect();
+        assert_eq!(found.len(), 20);
+    }
+    db.stats().ssd.bytes_read - before
+}
+
+/// Ranges that find their keys scattered over many tables have these rewritten, whether anything in them is dead or
+/// not; afterwards they read less, and that ends.
+#[test]
+fn ranges_gather_what_lies_scattered() {
+    const KEYS: u32 = 600;
+    let machine = Machine::new(&Setup::tiny("scattered", &SPLIT));
+    let mut options = machine.options();
+    (options.memory_budget, options.table_reads) = (1024, TableReads::Calls);
+    (options.split.garbage_share, options.split.max_merge_runs) = (0.99, 8);
+    (options.split.sequentiality_keys, options.split.sequentiality_runs) = (10, 2);
+    let db = machine.open_with(options).unwrap();
+    rest(&db);
+    for first in 0..12 {
+        put(&db, (first..KEYS).step_by(12), 1);
+        rest(&db);
+    }
+    assert_eq!(db.stats().counts.compactions, 0);
+    let at_first = read_by_walks(&db, KEYS);
+    let mut rounds = 0;
+    loop {
+        rest(&db);
+        let before = db.stats().counts.compactions;
+        let read = read_by_walks(&db, KEYS);
+        rest(&db);
+        if db.stats().counts.compactions == before {
+            assert!(read * 3 < at_first * 2, "{read} bytes after {rounds} rounds, and {at_first} before");
+            break;
+        }
+        rounds += 1;
+        assert!(rounds < 40, "tables are rewritten without an end");
+    }
+    assert!(rounds > 0);
 }
 
 /// A table that a killed migration has made, and no group of edits names, goes; and its number is not taken for one

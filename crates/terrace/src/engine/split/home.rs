@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
-use terrace_disk::{Fs, Slot, Slots};
+use terrace_disk::{Fs, Slot, SlotReads, Slots};
 use terrace_pmem::Pool;
-use terrace_table::Position;
+use terrace_table::{Position, ReadBuffers};
 
 use super::item;
 use super::pace::Pace;
@@ -18,6 +18,7 @@ use super::runs::Runs;
 use super::stamp::{self, Stamps};
 use super::weights::Weights;
 use super::{census, check, migrate, reclaim, repair};
+use crate::compaction::selective::RangeScan;
 use crate::core::Core;
 use crate::core::files::missing_table;
 use crate::core::report::CheckReport;
@@ -43,7 +44,7 @@ pub(crate) struct Ssd {
     pub(super) core: Arc<Core>,
     pub(super) manifest: Arc<Manifest>,
     pub(super) tables: Arc<TableStore>,
-    pub(super) slots: Slots,
+    pub(super) slots: Arc<Slots>,
     pub(super) stamps: Stamps,
     sector_bytes: u32,
     pub(super) cache_is_volatile: bool,
@@ -64,6 +65,11 @@ pub(crate) struct Ssd {
     /// A job that migrates is queued or running, and one that reclaims.
     pub(super) sent: AtomicBool,
     pub(super) reclaiming: AtomicBool,
+    /// Tables over which ranges or leaf scans have found neighbouring keys scattered. Ranges find them again
+    /// after an opening.
+    pub(super) scattered: Mutex<BTreeSet<u64>>,
+    /// A range was read since the last leaf scan.
+    pub(super) range_was_read: AtomicBool,
     /// Nothing is written any more.
     pub(super) stays: AtomicBool,
     /// Bytes of slots retired since the last check.
@@ -114,7 +120,7 @@ impl Ssd {
         })?;
         let file = core.fs().open_blocks(&path, false)?;
         let cache_is_volatile = file.geometry().is_volatile;
-        let slots = Slots::open(file, sector_bytes)?;
+        let slots = Arc::new(Slots::open(file, sector_bytes)?);
         stamp::verify(&slots, state.identity.origin(), state.stamp)?;
         let pool_bytes = pool.map_or(0, Pool::max_size);
         let unknown = manifest.listing()?.dead_tables;
@@ -136,6 +142,8 @@ impl Ssd {
             migrated_bytes: AtomicU64::new(0),
             sent: AtomicBool::new(false),
             reclaiming: AtomicBool::new(false),
+            scattered: Mutex::default(),
+            range_was_read: AtomicBool::new(false),
             stays: AtomicBool::new(false),
             retired_bytes: AtomicU64::new(0),
             freed_bytes: AtomicU64::new(0),
@@ -168,6 +176,32 @@ impl Ssd {
         match table.get_at(position, key, u64::MAX)? {
             Some(entry) => Ok(Some(Loaded { number: entry.seq, value: entry.value })),
             None => Err(self.misplaced(key, position)),
+        }
+    }
+
+    /// Finds those of `wanted` that lie in tables, those of one table together and in the order in which they
+    /// lie. What a walk that goes on reads does not go into the cache.
+    fn load_runs(
+        &self,
+        wanted: &[(&[u8], OnSsd)],
+        mut ahead: Option<&mut ReadBuffers>,
+        found: &mut [Option<Loaded>],
+    ) {
+        let run = |(i, (_, place)): (usize, &(&[u8], OnSsd))| Some((place.run()?, i));
+        let mut runs: Vec<(Position, usize)> = wanted.iter().enumerate().filter_map(run).collect();
+        runs.sort_unstable();
+        let tables = self.tables.load();
+        for of_table in runs.chunk_by(|a, b| a.0.number() == b.0.number()) {
+            let Some(table) = tables.get(&of_table[0].0.number()) else { continue };
+            let requests: Vec<(Position, &[u8])> =
+                of_table.iter().map(|(position, i)| (*position, wanted[*i].0)).collect();
+            let entries = match ahead.as_deref_mut() {
+                Some(buffers) => table.get_ahead(&requests, u64::MAX, buffers),
+                None => table.get_many(&requests, u64::MAX).unwrap_or_default(),
+            };
+            for ((_, i), entry) in of_table.iter().zip(entries) {
+                found[*i] = entry.map(|entry| Loaded { number: entry.seq, value: entry.value });
+            }
         }
     }
 
@@ -227,6 +261,7 @@ impl Ssd {
 
 impl Elsewhere for Ssd {
     type Place = OnSsd;
+    type Coming = SlotReads;
     const NUMBERS_EACH: bool = true;
 
     fn takes(&self, key: &[u8], value: &[u8]) -> bool {
@@ -249,33 +284,36 @@ impl Elsewhere for Ssd {
         }
     }
 
-    fn load_many(&self, wanted: &[(&[u8], OnSsd)]) -> Result<Vec<Option<Loaded>>> {
+    fn begin(&self, places: &[OnSsd]) -> Option<SlotReads> {
+        let slots: Vec<Slot> = places.iter().filter_map(|place| place.slot()).collect();
+        if slots.is_empty() { None } else { self.slots.begin_reads(&slots).ok() }
+    }
+
+    fn finish(
+        &self,
+        coming: Option<SlotReads>,
+        wanted: &[(&[u8], OnSsd)],
+        ahead: Option<&mut ReadBuffers>,
+    ) -> Vec<Option<Loaded>> {
         let mut found: Vec<Option<Loaded>> = vec![None; wanted.len()];
-        let (mut slots, mut runs) = (Vec::new(), Vec::new());
-        for (i, (_, place)) in wanted.iter().enumerate() {
-            match place {
-                OnSsd::Slot(slot) => slots.push((i, *slot)),
-                OnSsd::Run(position) => runs.push((position.number(), i, *position)),
-            }
+        // Slots are being read while tables are.
+        self.load_runs(wanted, ahead, &mut found);
+        let Some(Ok(items)) = coming.map(SlotReads::finish) else { return found };
+        let path = self.slots_path();
+        let slots =
+            wanted.iter().zip(&mut found).filter_map(|((key, place), out)| Some((key, place.slot()?, out)));
+        for ((key, slot, out), item) in slots.zip(items) {
+            *out = item::load(self.origin, key, item, &path, self.slots.offset(slot)).ok();
         }
-        let places: Vec<Slot> = slots.iter().map(|(_, slot)| *slot).collect();
-        let sector = u64::from(self.sector_bytes);
-        for ((i, slot), read) in slots.into_iter().zip(self.slots.read_many(&places)?) {
-            let path = self.slots_path();
-            found[i] = Some(item::load(self.origin, wanted[i].0, read, &path, slot.first() * sector)?);
-        }
-        runs.sort_unstable();
-        let tables = self.tables.load();
-        for of_table in runs.chunk_by(|a, b| a.0 == b.0) {
-            let Some(table) = tables.get(&of_table[0].0) else { continue };
-            let requests: Vec<(Position, &[u8])> =
-                of_table.iter().map(|(_, i, position)| (*position, wanted[*i].0)).collect();
-            for ((_, i, position), entry) in of_table.iter().zip(table.get_many(&requests, u64::MAX)?) {
-                let entry = entry.ok_or_else(|| self.misplaced(wanted[*i].0, *position))?;
-                found[*i] = Some(Loaded { number: entry.seq, value: entry.value });
-            }
-        }
-        Ok(found)
+        found
+    }
+
+    fn watch(&self) -> Option<RangeScan> {
+        Some(RangeScan::new(&reclaim::options(&self.core.options.split)))
+    }
+
+    fn range_was_read<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>, scattered: Vec<u64>) {
+        reclaim::range_was_read(store, scattered);
     }
 
     fn lost(&self, place: OnSsd) -> Error {

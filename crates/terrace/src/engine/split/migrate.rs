@@ -25,6 +25,7 @@ use super::home::Ssd;
 use super::pace::Fill;
 use super::place::OnSsd;
 use super::reclaim;
+use crate::compaction::selective::LeafScan;
 use crate::engine::pm::{KeyIndex, Place, PmStore, VersionRef, VersionRefOf};
 use crate::manifest::Edit;
 use crate::tables::{MadeTable, TableWriter, WriterOptions};
@@ -54,7 +55,9 @@ pub(super) struct Moving {
     /// Where the walk continues: after this key.
     after: Option<Vec<u8>>,
     /// Tables that are not rewritten.
-    pub aside: super::reclaim::Aside,
+    pub aside: reclaim::Aside,
+    /// Where the next leaf scan begins.
+    pub leaf_scan: LeafScan,
 }
 
 /// A version being moved, with what is needed to replace its word.
