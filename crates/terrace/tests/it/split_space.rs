@@ -1,9 +1,11 @@
 //! Space of the engine that parts items by size: what it takes beside what lives, and what it reads at once.
 
+use std::collections::BTreeMap;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use terrace::{Db, EngineKind, Options, TableReads};
+use terrace::{Db, EngineKind, Options, SplitOptions, TableReads};
+use terrace_base::rng::Rng;
 use terrace_disk::Fs;
 
 use crate::harness::{Engine, Machine, Setup, assert_clean};
@@ -200,6 +202,133 @@ fn a_window_ahead_sees_the_snapshot() {
         state += 3;
     }
     rest(&db);
+}
+
+/// A database with items of all sizes, and the sizes of their values.
+struct Filled {
+    machine: Machine,
+    db: Db,
+    sizes: BTreeMap<u32, usize>,
+    rng: Rng,
+}
+
+/// What the tables of `Filled` may have at most, and what its slots may have in vain.
+const RUN: u64 = 4 << 20;
+
+/// Size of key and value from which on an item of `Filled` is large.
+const BOUNDARY: usize = 4096;
+
+impl Filled {
+    fn new(name: &'static str) -> Filled {
+        let machine = Machine::new(&Setup::tiny(name, &SPLIT));
+        let mut options = Options { memory_budget: 64 << 20, ..machine.options() };
+        options.split = SplitOptions {
+            records_bytes: 1 << 20,
+            run_bytes: RUN,
+            leaf_entries: 64,
+            ..SplitOptions::default()
+        };
+        let db = machine.open_with(options).unwrap();
+        rest(&db);
+        Filled { machine, db, sizes: BTreeMap::new(), rng: Rng::new(5) }
+    }
+
+    fn put(&mut self, i: u32) {
+        // Most of the large ones take little more than a block, which wastes the most.
+        let size = match self.rng.below(4) {
+            0 => BOUNDARY as u64 + self.rng.below(2000),
+            1 => BOUNDARY as u64 + self.rng.below(30_000),
+            _ => 100 + self.rng.below(1500),
+        };
+        self.db.put(&key(i), &vec![i as u8; size as usize]).unwrap();
+        self.sizes.insert(i, size as usize);
+    }
+
+    fn delete(&mut self, i: u32) {
+        self.db.delete(&key(i)).unwrap();
+        self.sizes.remove(&i);
+    }
+
+    /// The SSD has 1.3 times what lives there, and a run, at most.
+    #[track_caller]
+    fn is_within_bounds(&self, when: &str) {
+        rest(&self.db);
+        let stats = self.db.stats();
+        let large = self.sizes.values().map(|size| size + 8).filter(|size| *size >= BOUNDARY).sum::<usize>();
+        let live = large as u64 + stats.ssd.table_bytes - stats.split.dead_bytes;
+        let (used, most) = (self.machine.fs().used_bytes(), live + live * 3 / 10 + RUN);
+        println!("{when}: {used} bytes for {live}, {most} at most");
+        assert!(used <= most, "{when}: {used} bytes for {live}, {:?} {:?}", stats.split, stats.ssd);
+    }
+}
+
+/// Whatever is written over, deleted and migrated, the SSD has 1.3 times what lives and a run at most.
+#[test]
+fn space_stays_within_bounds() {
+    const KEYS: u32 = 6000;
+    let mut filled = Filled::new("bounds");
+    for i in 0..KEYS {
+        filled.put(i.wrapping_mul(0x9e37_79b1) % KEYS);
+        if i % 2000 == 1999 {
+            filled.is_within_bounds("filling");
+        }
+    }
+    for step in 0..12_000 {
+        let i = filled.rng.below(u64::from(KEYS)) as u32;
+        if filled.rng.one_in(5) {
+            filled.delete(i)
+        } else {
+            filled.put(i)
+        }
+        if step % 1500 == 1499 {
+            filled.is_within_bounds("written over");
+        }
+    }
+    // Every third stays, so that hardly two neighbours in the file do.
+    for i in (0..KEYS).filter(|i| i % 3 > 0) {
+        filled.delete(i);
+        if i % 1000 == 999 {
+            filled.is_within_bounds("deleted");
+        }
+    }
+    filled.is_within_bounds("deleted");
+    (0..KEYS).for_each(|i| filled.delete(i));
+    filled.is_within_bounds("empty");
+}
+
+/// Large items that share their blocks with nothing are packed, and each has its own bytes afterwards; a snapshot and
+/// a walk from before see what they saw.
+#[test]
+fn large_items_are_packed() {
+    let machine = Machine::new(&Setup::tiny("packed", &SPLIT));
+    let db = machine.open().unwrap();
+    rest(&db);
+    let value = |i: u32, version: u8| vec![version; 600 + i as usize];
+    (0..300).for_each(|i| db.put(&key(i), &value(i, 1)).unwrap());
+    let snapshot = db.snapshot();
+    let mut iter = snapshot.iter().unwrap();
+    iter.next().unwrap().unwrap();
+    (0..300).step_by(4).for_each(|i| db.put(&key(i), &value(i, 2)).unwrap());
+    db.compact_range(..).unwrap();
+    let split = db.stats().split;
+    (300..600).for_each(|i| db.put(&key(i), &value(i - 300, 3)).unwrap());
+    for (i, found) in (1..).zip(iter) {
+        assert_eq!(found.unwrap(), (key(i).into(), value(i, 1).into()));
+    }
+    drop(snapshot);
+    db.compact_range(..).unwrap();
+    let then = db.stats().split;
+    assert!(split.held_bytes > split.item_bytes + split.item_bytes / 10, "a snapshot keeps some: {split:?}");
+    assert!(then.held_bytes <= then.item_bytes + then.item_bytes / 12 + 4096, "{then:?}");
+    assert_eq!((then.items, then.retired_bytes), (600, 0));
+    for i in 0..600 {
+        let expected = if i >= 300 { value(i - 300, 3) } else { value(i, if i % 4 == 0 { 2 } else { 1 }) };
+        assert_eq!(db.get(&key(i)).unwrap().as_deref(), Some(&expected[..]));
+    }
+    rest(&db);
+    let before = db.stats().split.submitted;
+    db.compact_range(..).unwrap();
+    assert_eq!(db.stats().split.submitted, before, "nothing is left to be packed");
 }
 
 /// Bytes that are read for every entry.

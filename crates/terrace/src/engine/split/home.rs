@@ -17,7 +17,7 @@ use super::place::OnSsd;
 use super::runs::Runs;
 use super::stamp::{self, Stamps};
 use super::weights::Weights;
-use super::{census, check, migrate, reclaim, repair};
+use super::{census, check, migrate, pack, reclaim, repair, together};
 use crate::compaction::selective::RangeScan;
 use crate::core::Core;
 use crate::core::files::missing_table;
@@ -31,12 +31,6 @@ use crate::versions::RecordRef;
 
 /// In the identity: bytes of a sector of the file of slots.
 pub(super) const SECTOR_OPTION: &str = "split.sector_bytes";
-
-/// Freed bytes of slots after which space is given back to the file system.
-const TIDY_BYTES: u64 = 64 << 20;
-
-/// Retired bytes of slots after which a writer checks which of them nobody reads any more.
-const RETIRED_BYTES: u64 = 16 << 20;
 
 /// The data on the SSD.
 #[derive(Debug)]
@@ -74,8 +68,11 @@ pub(crate) struct Ssd {
     pub(super) stays: AtomicBool,
     /// Bytes of slots retired since the last check.
     retired_bytes: AtomicU64,
-    freed_bytes: AtomicU64,
-    tidied_at: AtomicU64,
+    /// Bytes of slots written and freed, and how many there will be at the next look at the file.
+    pub(super) changed_bytes: AtomicU64,
+    pub(super) looked_at: AtomicU64,
+    /// A job that packs large items is queued or running.
+    pub(super) packing: AtomicBool,
 }
 
 /// Creates an empty file of slots in `dir`, and notes what it was made with.
@@ -146,8 +143,9 @@ impl Ssd {
             range_was_read: AtomicBool::new(false),
             stays: AtomicBool::new(false),
             retired_bytes: AtomicU64::new(0),
-            freed_bytes: AtomicU64::new(0),
-            tidied_at: AtomicU64::new(0),
+            changed_bytes: AtomicU64::new(0),
+            looked_at: AtomicU64::new(0),
+            packing: AtomicBool::new(false),
             core: core.clone(),
             manifest: manifest.clone(),
         })
@@ -161,7 +159,7 @@ impl Ssd {
         self.sector_bytes
     }
 
-    fn slots_path(&self) -> std::path::PathBuf {
+    pub(super) fn slots_path(&self) -> std::path::PathBuf {
         FileName::Slots.path(&self.core.dir)
     }
 
@@ -176,32 +174,6 @@ impl Ssd {
         match table.get_at(position, key, u64::MAX)? {
             Some(entry) => Ok(Some(Loaded { number: entry.seq, value: entry.value })),
             None => Err(self.misplaced(key, position)),
-        }
-    }
-
-    /// Finds those of `wanted` that lie in tables, those of one table together and in the order in which they
-    /// lie. What a walk that goes on reads does not go into the cache.
-    fn load_runs(
-        &self,
-        wanted: &[(&[u8], OnSsd)],
-        mut ahead: Option<&mut ReadBuffers>,
-        found: &mut [Option<Loaded>],
-    ) {
-        let run = |(i, (_, place)): (usize, &(&[u8], OnSsd))| Some((place.run()?, i));
-        let mut runs: Vec<(Position, usize)> = wanted.iter().enumerate().filter_map(run).collect();
-        runs.sort_unstable();
-        let tables = self.tables.load();
-        for of_table in runs.chunk_by(|a, b| a.0.number() == b.0.number()) {
-            let Some(table) = tables.get(&of_table[0].0.number()) else { continue };
-            let requests: Vec<(Position, &[u8])> =
-                of_table.iter().map(|(position, i)| (*position, wanted[*i].0)).collect();
-            let entries = match ahead.as_deref_mut() {
-                Some(buffers) => table.get_ahead(&requests, u64::MAX, buffers),
-                None => table.get_many(&requests, u64::MAX).unwrap_or_default(),
-            };
-            for ((_, i), entry) in of_table.iter().zip(entries) {
-                found[*i] = entry.map(|entry| Loaded { number: entry.seq, value: entry.value });
-            }
         }
     }
 
@@ -245,17 +217,13 @@ impl Ssd {
         Ok(())
     }
 
-    fn slot_bytes(&self, slot: Slot) -> u64 {
+    pub(super) fn slot_bytes(&self, slot: Slot) -> u64 {
         slot.sectors() * u64::from(self.sector_bytes)
     }
 
-    /// Whether there is space to be given back to the file system.
-    fn wants_tidying(&self) -> bool {
-        let freed = self.freed_bytes.load(Ordering::Relaxed);
-        let last = self.tidied_at.load(Ordering::Relaxed);
-        // Another thread may have tidied up between the two.
-        freed.saturating_sub(last) >= TIDY_BYTES
-            && self.tidied_at.compare_exchange(last, freed, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    /// Stamps the file before the first write of a session; nothing has had that number.
+    pub(super) fn stamp(&self, number: u64) -> Result<()> {
+        self.stamps.write((&self.slots, self.sector_bytes), &self.manifest, number)
     }
 }
 
@@ -272,9 +240,12 @@ impl Elsewhere for Ssd {
     fn store(&self, items: &[Item<'_>]) -> Result<Vec<OnSsd>> {
         // Before anything is acknowledged that lies only there.
         let number = items.first().map_or(0, |item| item.number);
-        self.stamps.write((&self.slots, self.sector_bytes), &self.manifest, number)?;
+        self.stamp(number)?;
         let buffers = items.iter().map(|item| item::encode(self.origin, item, self.sector_bytes)).collect();
-        Ok(self.slots.write_all(buffers, true)?.into_iter().map(OnSsd::Slot).collect())
+        let slots = self.slots.write_all(buffers, true)?;
+        let bytes = slots.iter().map(|slot| self.slot_bytes(*slot)).sum();
+        self.changed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(slots.into_iter().map(OnSsd::Slot).collect())
     }
 
     fn load(&self, key: &[u8], place: OnSsd) -> Result<Option<Loaded>> {
@@ -285,8 +256,7 @@ impl Elsewhere for Ssd {
     }
 
     fn begin(&self, places: &[OnSsd]) -> Option<SlotReads> {
-        let slots: Vec<Slot> = places.iter().filter_map(|place| place.slot()).collect();
-        if slots.is_empty() { None } else { self.slots.begin_reads(&slots).ok() }
+        together::begin(self, places)
     }
 
     fn finish(
@@ -295,17 +265,7 @@ impl Elsewhere for Ssd {
         wanted: &[(&[u8], OnSsd)],
         ahead: Option<&mut ReadBuffers>,
     ) -> Vec<Option<Loaded>> {
-        let mut found: Vec<Option<Loaded>> = vec![None; wanted.len()];
-        // Slots are being read while tables are.
-        self.load_runs(wanted, ahead, &mut found);
-        let Some(Ok(items)) = coming.map(SlotReads::finish) else { return found };
-        let path = self.slots_path();
-        let slots =
-            wanted.iter().zip(&mut found).filter_map(|((key, place), out)| Some((key, place.slot()?, out)));
-        for ((key, slot, out), item) in slots.zip(items) {
-            *out = item::load(self.origin, key, item, &path, self.slots.offset(slot)).ok();
-        }
-        found
+        together::finish(self, coming, wanted, ahead)
     }
 
     fn watch(&self) -> Option<RangeScan> {
@@ -341,7 +301,7 @@ impl Elsewhere for Ssd {
 
     fn free(&self, place: OnSsd) {
         let OnSsd::Slot(slot) = place else { return };
-        self.freed_bytes.fetch_add(self.slot_bytes(slot), Ordering::Relaxed);
+        self.changed_bytes.fetch_add(self.slot_bytes(slot), Ordering::Relaxed);
         if let Err(error) = self.slots.free(slot) {
             tracing::warn!(%error, "a slot could not be freed");
             self.core.counters.background_errors.add(1);
@@ -351,16 +311,23 @@ impl Elsewhere for Ssd {
     fn tidy<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>) {
         // A limbo counts the items in it and not their bytes: a few large items may take more room than there
         // is.
-        if self.retired_bytes.load(Ordering::Relaxed) >= RETIRED_BYTES
-            && self.retired_bytes.swap(0, Ordering::Relaxed) >= RETIRED_BYTES
+        let most = self.slack_bytes();
+        if self.retired_bytes.load(Ordering::Relaxed) >= most
+            && self.retired_bytes.swap(0, Ordering::Relaxed) >= most
         {
             let _shared = store.gate.shared();
             if store.admit().is_ok() {
                 store.give_back();
             }
         }
-        if self.wants_tidying() {
-            store.spawn(|store| drop(store.home.slots.tidy()));
+        if self.runs.is_due() {
+            reclaim::send(store);
+        }
+        let Some(slots) = self.look_at_slots() else { return };
+        if pack::is_due(&slots, self.slack_bytes()) {
+            pack::send(store);
+        } else if slots.free_bytes > self.spare_bytes(&slots) {
+            store.spawn(|store| drop(store.home.tidy_slots()));
         }
     }
 
@@ -401,7 +368,8 @@ impl Elsewhere for Ssd {
     fn compact<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>) -> Result<()> {
         census::wait(store)?;
         reclaim::all(store)?;
-        self.slots.tidy().map(drop)
+        pack::all(store)?;
+        self.tidy_slots()
     }
 
     fn check<I: KeyIndex<Home = Self>>(
