@@ -180,7 +180,7 @@ pub struct DramStats {
     pub index: u64,
     /// Allocator state of the pool.
     pub allocator: u64,
-    /// Keys and buffers of flush and compaction.
+    /// Keys and buffers of flush and compaction, and what walks of `split` have begun to read.
     pub jobs: u64,
     /// The process's memory, as the system counts it, including the resident parts of mapped pools and
     /// tables; `None` if the system does not report it.

@@ -35,12 +35,20 @@ struct State {
     tickets: u64,
 }
 
+/// How items are to be written.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct How {
+    pub is_durable: bool,
+    /// In one run, and alone: others' items would be freed at other times.
+    pub is_packed: bool,
+}
+
 /// A writer's items.
 #[derive(Debug)]
 struct Waiting {
     ticket: u64,
     items: Vec<BlockBuf>,
-    is_durable: bool,
+    how: How,
 }
 
 impl State {
@@ -49,10 +57,14 @@ impl State {
         let (mut group, mut bytes) = (Vec::new(), 0);
         while let Some(next) = self.waiting.front() {
             bytes += next.items.iter().map(|item| item.len()).sum::<usize>();
-            if bytes > SUBMISSION_BYTES && !group.is_empty() {
+            let is_alone = next.how.is_packed;
+            if (bytes > SUBMISSION_BYTES || is_alone) && !group.is_empty() {
                 break;
             }
             group.extend(self.waiting.pop_front());
+            if is_alone {
+                break;
+            }
         }
         group
     }
@@ -60,11 +72,11 @@ impl State {
 
 impl Gather {
     /// Writes `items` to `slots`, with those of others.
-    pub(super) fn write(&self, slots: &Slots, items: Vec<BlockBuf>, is_durable: bool) -> Result<Vec<Slot>> {
+    pub(super) fn write(&self, slots: &Slots, items: Vec<BlockBuf>, how: How) -> Result<Vec<Slot>> {
         let mut state = self.state.lock();
         let ticket = state.tickets;
         state.tickets += 1;
-        state.waiting.push_back(Waiting { ticket, items, is_durable });
+        state.waiting.push_back(Waiting { ticket, items, how });
         loop {
             if let Some(outcome) = state.finished.remove(&ticket) {
                 return outcome;
@@ -88,7 +100,11 @@ impl Gather {
 /// Writes the waiting items; returns an outcome for each writer.
 fn submit(slots: &Slots, group: &[Waiting]) -> Vec<Result<Vec<Slot>>> {
     let items: Vec<&BlockBuf> = group.iter().flat_map(|waiting| &waiting.items).collect();
-    match slots.submit(&items, group.iter().any(|waiting| waiting.is_durable)) {
+    let how = How {
+        is_durable: group.iter().any(|waiting| waiting.how.is_durable),
+        is_packed: group.iter().any(|waiting| waiting.how.is_packed),
+    };
+    match slots.submit(&items, how) {
         Ok(written) => {
             let mut written = written.into_iter();
             group.iter().map(|waiting| Ok(written.by_ref().take(waiting.items.len()).collect())).collect()
@@ -96,7 +112,7 @@ fn submit(slots: &Slots, group: &[Waiting]) -> Vec<Result<Vec<Slot>>> {
         Err(e) if e.is_out_of_space() && group.len() > 1 => {
             let alone = |waiting: &Waiting| {
                 let items: Vec<&BlockBuf> = waiting.items.iter().collect();
-                slots.submit(&items, waiting.is_durable)
+                slots.submit(&items, waiting.how)
             };
             group.iter().map(alone).collect()
         }

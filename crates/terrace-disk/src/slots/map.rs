@@ -153,16 +153,16 @@ impl Map {
         self.end = self.end.max(end);
     }
 
-    /// Finds places for consecutive items of so many sectors each, in as few runs as possible; the error is how many
-    /// more blocks the file needs. The runs' blocks are busy.
-    pub(super) fn place(&mut self, sizes: &[u64]) -> Result<Vec<Run>, u64> {
+    /// Finds places for consecutive items of so many sectors each, in as few runs as possible, and in one if they are
+    /// `packed`; the error is how many more blocks the file needs. The runs' blocks are busy.
+    pub(super) fn place(&mut self, sizes: &[u64], packed: bool) -> Result<Vec<Run>, u64> {
         let (mut runs, mut at): (Vec<Run>, _) = (Vec::new(), 0);
         let mut sectors: u64 = sizes.iter().sum();
         while at < sizes.len() {
             let rest = sectors.div_ceil(self.sectors_per_block);
             let (blocks, count) = if let Some(blocks) = self.free.take(rest) {
                 (blocks, sizes.len() - at)
-            } else if let Some(found) = self.take_part(&sizes[at..]) {
+            } else if let Some(found) = if packed { None } else { self.take_part(&sizes[at..]) } {
                 found
             } else if let Some(blocks) = self.holes.take(rest) {
                 (blocks, sizes.len() - at)
@@ -233,13 +233,18 @@ impl Map {
         }
     }
 
-    /// Blocks that `slot` alone is in.
-    pub(super) fn held_alone(&self, slot: Slot) -> u64 {
+    /// What `slot` takes of its blocks, in sectors: an equal share of each with the others that are in it. The shares of
+    /// all slots are all sectors of held blocks.
+    pub(super) fn share_of(&self, slot: Slot) -> u64 {
         let blocks = self.blocks(slot);
-        let edges = [blocks.start, blocks.end - 1];
-        let count = if edges[0] == edges[1] { 1 } else { 2 };
-        let shared = edges[..count].iter().filter(|block| self.shared.contains_key(block)).count() as u64;
-        blocks.end - blocks.start - shared
+        let of_edge = |block: u64| {
+            let others = u64::from(self.shared.get(&block).copied().unwrap_or(0));
+            self.sectors_per_block.div_ceil(others + 1)
+        };
+        match blocks.end - blocks.start {
+            1 => of_edge(blocks.start),
+            count => of_edge(blocks.start) + of_edge(blocks.end - 1) + (count - 2) * self.sectors_per_block,
+        }
     }
 
     fn is_retired(&self, slot: Slot) -> bool {

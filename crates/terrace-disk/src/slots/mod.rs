@@ -16,15 +16,15 @@
 //!
 //! **Space.** Let a block have `B` bytes, a sector `S`. Items of `L` bytes in `n` slots hold at most `L + 2n(B - S)`
 //! bytes of blocks, since the first and the last block of each may be held for it alone; `L + n(B - S)` if each was
-//! submitted alone. Beside these, free blocks take at most an eighth of the held bytes and [`LEAST_SPARE_BYTES`], once
+//! submitted alone. Beside these, free blocks take at most a sixteenth of the held bytes and [`LEAST_SPARE_BYTES`], once
 //! [`Slots::tidy`] has been called; further free space is given back to the file system. If the file system cannot take
 //! it back, free space is used again, and the file is at most as long as the largest amount of held bytes and the worst
 //! fit of free ranges ever required.
 //!
 //! **Finding room** costs the logarithm of how many free ranges there are, whatever the file's size: they are kept by
 //! place and by length (`extents.rs`). Blocks with some live sectors are in no list: they are not written to before
-//! they are free. To reclaim their space their live items are moved ([`Slots::held_alone`] tells which items are worth
-//! moving).
+//! they are free. To reclaim their space their live items are moved: [`Slots::share_of`] tells which items are worth
+//! moving, and [`Slots::pack`] writes them again.
 //!
 //! Thread safety: everything may be called from any thread. The file is never read or written under the lock of the
 //! map.
@@ -51,7 +51,7 @@ use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 
 pub use self::ahead::{Ahead, WINDOW_BYTES};
-use self::gather::Gather;
+use self::gather::{Gather, How};
 use self::map::{Map, Wrong};
 pub use self::read::SlotReads;
 use self::syncs::Syncs;
@@ -67,7 +67,7 @@ const COUNT_BITS: u32 = 22;
 pub const LEAST_SPARE_BYTES: u64 = 4 << 20;
 
 /// The share of the held bytes that is kept free.
-const SPARE_PART: u64 = 8;
+const SPARE_PART: u64 = 16;
 
 /// Bytes that the file is grown by, at least and at most, where there are so many.
 const LEAST_GROWTH_BYTES: u64 = 1 << 20;
@@ -228,6 +228,10 @@ impl Slots {
 
     /// Writes `items`, as [`write`](Self::write) does, and all or none of them.
     pub fn write_all(&self, items: Vec<BlockBuf>, is_durable: bool) -> Result<Vec<Slot>> {
+        self.write_items(items, How { is_durable, is_packed: false })
+    }
+
+    fn write_items(&self, items: Vec<BlockBuf>, how: How) -> Result<Vec<Slot>> {
         for item in &items {
             let (len, sector) = (item.len() as u64, self.sector_bytes);
             if len == 0 || !len.is_multiple_of(sector) || len / sector >= 1 << COUNT_BITS {
@@ -237,7 +241,13 @@ impl Slots {
         if items.is_empty() {
             return Ok(Vec::new());
         }
-        self.gather.write(self, items, is_durable)
+        self.gather.write(self, items, how)
+    }
+
+    /// Writes `items`, as [`write_all`](Self::write_all) does, durable, one behind the other and apart from those of
+    /// others, so that no more than a block is held beside them.
+    pub fn pack(&self, items: Vec<BlockBuf>) -> Result<Vec<Slot>> {
+        self.write_items(items, How { is_durable: true, is_packed: true })
     }
 
     /// Makes durable all items that were written before. Once any sync has failed before they were durable, they may be
@@ -289,11 +299,16 @@ impl Slots {
         Ahead::new(self.clone(), slots)
     }
 
-    /// Bytes of blocks that would be free if the item at `slot` lay elsewhere: less than its own where it shares its
-    /// blocks, more where it has them alone. To reclaim the space of sparse blocks the items with the largest result
-    /// are moved.
-    pub fn held_alone(&self, slot: Slot) -> u64 {
-        self.map.lock().held_alone(slot) * self.block_bytes
+    /// Bytes of a block, the unit that is held, freed and given back.
+    pub fn block_bytes(&self) -> u64 {
+        self.block_bytes
+    }
+
+    /// Bytes of blocks that the item at `slot` takes, an equal share of each block with the other items in it: more than
+    /// its own if its blocks have room that is not used again before all their items are freed. To reclaim that room,
+    /// the items with the largest shares for their sizes are [packed](Self::pack).
+    pub fn share_of(&self, slot: Slot) -> u64 {
+        self.map.lock().share_of(slot) * self.sector_bytes
     }
 
     /// Checks that each slot has one owner; `live` has all slots that something leads to. Returns how many bytes of

@@ -2,6 +2,7 @@
 
 use terrace_base::{Error, Result};
 
+use super::gather::How;
 use super::map::Run;
 use super::{COUNT_BITS, LEAST_GROWTH_BYTES, MOST_GROWTH_BYTES, SLOT_BITS, SPARE_PART, Slot, Slots};
 use crate::block::{BlockBuf, BlockWrite};
@@ -11,11 +12,11 @@ const LENGTH_UNIT_BYTES: u64 = 64 << 10;
 
 impl Slots {
     /// Writes the items of several writers at once; returns the slots in order.
-    pub(super) fn submit(&self, items: &[&BlockBuf], is_durable: bool) -> Result<Vec<Slot>> {
-        let outcome = match self.try_submit(items, is_durable) {
+    pub(super) fn submit(&self, items: &[&BlockBuf], how: How) -> Result<Vec<Slot>> {
+        let outcome = match self.try_submit(items, how) {
             // Free ranges do not fit here, but the file system can use their space elsewhere.
             Err(e) if e.is_out_of_space() => match self.give_back(0) {
-                Ok(1..) => self.try_submit(items, is_durable),
+                Ok(1..) => self.try_submit(items, how),
                 _ => Err(e),
             },
             outcome => outcome,
@@ -27,9 +28,9 @@ impl Slots {
         outcome
     }
 
-    fn try_submit(&self, items: &[&BlockBuf], is_durable: bool) -> Result<Vec<Slot>> {
-        let runs = self.place(items)?;
-        let write = self.syncs.begin(is_durable);
+    fn try_submit(&self, items: &[&BlockBuf], how: How) -> Result<Vec<Slot>> {
+        let runs = self.place(items, how.is_packed)?;
+        let write = self.syncs.begin(how.is_durable);
         let written = self.write_runs(&runs, items);
         let done = self.syncs.end(&*self.file, &write, written);
         let mut map = self.map.lock();
@@ -79,12 +80,12 @@ impl Slots {
     }
 
     /// Finds places for `items`; grows the file if necessary.
-    fn place(&self, items: &[&BlockBuf]) -> Result<Vec<Run>> {
+    fn place(&self, items: &[&BlockBuf], is_packed: bool) -> Result<Vec<Run>> {
         let sizes: Vec<u64> = items.iter().map(|item| item.len() as u64 / self.sector_bytes).collect();
         loop {
             let (missing, end) = {
                 let mut map = self.map.lock();
-                match map.place(&sizes) {
+                match map.place(&sizes, is_packed) {
                     Ok(runs) => return Ok(runs),
                     Err(missing) => (missing, map.counts().end),
                 }

@@ -1,6 +1,6 @@
 //! Options of the engine `split`.
 
-use super::settings::{BLOCK_BYTES, EngineOptions, GIB, Setting, Slot, TABLE_BYTES, TIB};
+use super::settings::{BLOCK_BYTES, EngineOptions, GIB, MANY, Setting, Slot, TABLE_BYTES, TIB};
 
 /// Options of the `split` engine; the defaults are the paper's (SplitKV, section 3) where it gives any.
 #[derive(Debug, Clone)]
@@ -24,6 +24,12 @@ pub struct SplitOptions {
     pub garbage_share: f64,
     /// Most tables that are rewritten together.
     pub max_merge_runs: usize,
+    /// Keys in a sub-range of a range that is read.
+    pub sequentiality_keys: usize,
+    /// Tables are rewritten together when a range has a sub-range that meets more of them than this.
+    pub sequentiality_runs: usize,
+    /// The same for a stretch of keys, as many as two average tables hold, after ranges were read.
+    pub leaf_scan_runs: usize,
     /// Entries of a leaf of the index after which it is split.
     pub leaf_entries: usize,
 }
@@ -40,6 +46,9 @@ impl Default for SplitOptions {
             live_threshold: 0.8,
             garbage_share: 0.2,
             max_merge_runs: 8,
+            sequentiality_keys: 30,
+            sequentiality_runs: 4,
+            leaf_scan_runs: 10,
             leaf_entries: 64,
         }
     }
@@ -58,6 +67,9 @@ impl EngineOptions for SplitOptions {
             set("split.live_threshold", Slot::Share(&mut self.live_threshold)),
             set("split.garbage_share", Slot::Share(&mut self.garbage_share)),
             set("split.max_merge_runs", Slot::Whole(&mut self.max_merge_runs, 2..=10_000)),
+            set("split.sequentiality_keys", Slot::Whole(&mut self.sequentiality_keys, MANY)),
+            set("split.sequentiality_runs", Slot::Whole(&mut self.sequentiality_runs, MANY)),
+            set("split.leaf_scan_runs", Slot::Whole(&mut self.leaf_scan_runs, MANY)),
             set("split.leaf_entries", Slot::Whole(&mut self.leaf_entries, 4..=64)),
         ]
     }

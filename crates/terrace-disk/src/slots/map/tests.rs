@@ -10,6 +10,8 @@ const GIB: u64 = 1 << 21;
 enum Op {
     /// Items of so many sectors, in one submission.
     Write(Vec<u64>),
+    /// The same, in one run.
+    Pack(Vec<u64>),
     /// A submission that fails.
     Fail(Vec<u64>),
     Free(usize),
@@ -30,6 +32,7 @@ fn sizes() -> impl Strategy<Value = Vec<u64>> {
 fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         6 => sizes().prop_map(Op::Write),
+        1 => sizes().prop_map(Op::Pack),
         1 => sizes().prop_map(Op::Fail),
         8 => (0..1000usize).prop_map(Op::Free),
         1 => (2..9usize).prop_map(Op::Thin),
@@ -39,12 +42,12 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// Has a place for items, in a file that is grown for them by no more than all of them need, in as many runs.
-fn place(map: &mut Map, sizes: &[u64]) -> Vec<Run> {
+fn place(map: &mut Map, sizes: &[u64], packed: bool) -> Vec<Run> {
     let needed = sizes.iter().sum::<u64>() / map.sectors_per_block + sizes.len() as u64;
     let mut grown = 0;
     loop {
         let before = map.counts();
-        let missing = match map.place(sizes) {
+        let missing = match map.place(sizes, packed) {
             Ok(runs) => return runs,
             Err(missing) => missing,
         };
@@ -58,7 +61,8 @@ fn place(map: &mut Map, sizes: &[u64]) -> Vec<Run> {
 fn free(map: &mut Map, live: &mut BTreeSet<Slot>, slot: Slot) {
     assert!(live.remove(&slot));
     let before = map.counts();
-    let alone = map.held_alone(slot);
+    let is_alone = |block: &u64| !map.shared.contains_key(block);
+    let alone = map.blocks(slot).filter(is_alone).count() as u64;
     map.retire(slot).unwrap();
     map.free(slot).unwrap();
     assert_eq!(map.counts().free - before.free, alone);
@@ -73,13 +77,18 @@ fn check(map: &Map, live: &BTreeSet<Slot>) {
     assert_eq!((counts.items, counts.sectors), (items, sectors));
     let held = (counts.end - counts.free - counts.holes) * map.sectors_per_block;
     assert!(held <= sectors + 2 * items * (map.sectors_per_block - 1), "{counts:?}");
+    // Parts of sectors are rounded up, at both ends of a slot.
+    let shares = live.iter().map(|slot| map.share_of(*slot)).sum::<u64>();
+    assert!((held..=held + 2 * items).contains(&shares), "{shares} of {held} for {items}");
 }
 
 fn apply(map: &mut Map, live: &mut BTreeSet<Slot>, op: &Op) {
     match op {
-        Op::Write(sizes) => {
+        Op::Write(sizes) | Op::Pack(sizes) => {
             let before = map.counts();
-            let runs = place(map, sizes);
+            let packed = matches!(op, Op::Pack(_));
+            let runs = place(map, sizes, packed);
+            assert!(!packed || runs.len() == 1);
             let slots: Vec<Slot> = runs.iter().flat_map(|run| run.slots.clone()).collect();
             assert_eq!(slots.iter().map(|slot| slot.sectors()).collect::<Vec<_>>(), *sizes);
             for run in &runs {
@@ -94,7 +103,7 @@ fn apply(map: &mut Map, live: &mut BTreeSet<Slot>, op: &Op) {
             assert!(held * map.sectors_per_block <= sizes.iter().sum::<u64>() + spare);
         }
         Op::Fail(sizes) => {
-            let runs = place(map, sizes);
+            let runs = place(map, sizes, false);
             runs.iter().for_each(|run| map.put_back(run));
         }
         Op::Free(nth) => {

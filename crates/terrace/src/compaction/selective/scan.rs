@@ -6,8 +6,14 @@
 use std::collections::BTreeSet;
 use std::ops::Bound;
 
+use terrace_base::Result;
+use terrace_index::ScanBatch;
+
 use super::SelectiveOptions;
 use super::view::View;
+
+/// Keys of the index examined at a time by a leaf scan.
+const SCAN_KEYS: usize = 512;
 
 /// Goes over all keys round-robin, one pass of limited length at a time.
 #[derive(Debug, Clone, Default)]
@@ -18,7 +24,7 @@ pub struct LeafScan {
 
 /// One pass of a [`LeafScan`].
 #[derive(Debug, Clone)]
-pub struct LeafPass {
+struct LeafPass {
     keys_left: u64,
     threshold: usize,
     files: BTreeSet<u64>,
@@ -26,13 +32,44 @@ pub struct LeafPass {
 }
 
 impl LeafScan {
+    /// Does one pass over the index and returns the tables to note. `scan` appends up to so many keys from a
+    /// bound on; `table_of` is the table that a word of the index names.
+    pub fn run(
+        &mut self,
+        view: &View<'_>,
+        options: &SelectiveOptions,
+        mut scan: impl FnMut(Bound<&[u8]>, usize, &mut ScanBatch) -> Result<()>,
+        table_of: impl Fn(u64) -> Option<u64>,
+    ) -> Result<Vec<u64>> {
+        let mut pass = self.pass(view, options);
+        let mut batch = ScanBatch::default();
+        let mut from = self.start().map(<[u8]>::to_vec);
+        let mut at_end = false;
+        while pass.wants_more() && !at_end {
+            batch.clear();
+            scan(from.as_ref().map(Vec::as_slice), SCAN_KEYS, &mut batch)?;
+            at_end = batch.len() < SCAN_KEYS;
+            for i in 0..batch.len() {
+                pass.feed(batch.key(i), table_of(batch.word(i)));
+                if !pass.wants_more() {
+                    at_end &= i + 1 == batch.len();
+                    break;
+                }
+            }
+            if let Some(last) = batch.len().checked_sub(1) {
+                from = Bound::Excluded(batch.key(last).to_vec());
+            }
+        }
+        Ok(self.finish(pass, at_end))
+    }
+
     /// Where the next pass starts.
-    pub fn start(&self) -> Bound<&[u8]> {
+    fn start(&self) -> Bound<&[u8]> {
         self.after.as_deref().map_or(Bound::Unbounded, Bound::Excluded)
     }
 
     /// Starts a pass over as many keys as a few average tables of `view` hold.
-    pub fn pass(&self, view: &View<'_>, options: &SelectiveOptions) -> LeafPass {
+    fn pass(&self, view: &View<'_>, options: &SelectiveOptions) -> LeafPass {
         LeafPass {
             keys_left: view.average_keys().saturating_mul(options.leaf_scan_tables),
             threshold: options.leaf_scan_files,
@@ -43,7 +80,7 @@ impl LeafScan {
 
     /// Ends a pass, because it wants no more or (with `at_end`) because there are no more keys:
     /// then the next pass starts over. Returns the tables to note, if there were too many.
-    pub fn finish(&mut self, pass: LeafPass, at_end: bool) -> Vec<u64> {
+    fn finish(&mut self, pass: LeafPass, at_end: bool) -> Vec<u64> {
         self.after = if at_end { None } else { pass.last.or(self.after.take()) };
         if pass.files.len() > pass.threshold { pass.files.into_iter().collect() } else { Vec::new() }
     }
@@ -51,12 +88,12 @@ impl LeafScan {
 
 impl LeafPass {
     /// Whether the pass wants another key.
-    pub fn wants_more(&self) -> bool {
+    fn wants_more(&self) -> bool {
         self.keys_left > 0
     }
 
     /// Takes the next key, with its table.
-    pub fn feed(&mut self, key: &[u8], file: Option<u64>) {
+    fn feed(&mut self, key: &[u8], file: Option<u64>) {
         self.keys_left = self.keys_left.saturating_sub(1);
         self.files.extend(file);
         let last = self.last.get_or_insert_default();

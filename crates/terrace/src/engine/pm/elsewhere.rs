@@ -19,10 +19,11 @@ use std::fmt::Debug;
 
 use bytes::Bytes;
 use terrace_base::{Error, Result};
-use terrace_table::TableMeta;
+use terrace_table::{ReadBuffers, TableMeta};
 
 use super::PmStore;
 use super::index::KeyIndex;
+use crate::compaction::selective::RangeScan;
 use crate::core::report::CheckReport;
 use crate::manifest::{Identity, KnownStamp, State};
 use crate::salvage::Salvage;
@@ -77,6 +78,9 @@ pub(crate) struct Item<'a> {
 pub(crate) trait Elsewhere: Debug + Send + Sync + Sized + 'static {
     type Place: Place;
 
+    /// Reads that go on in the background. What they find may have been written after they were begun.
+    type Coming: Debug + Send + Sync;
+
     /// Whether each version has a number of its own, which orders those found in different places.
     const NUMBERS_EACH: bool;
 
@@ -90,8 +94,25 @@ pub(crate) trait Elsewhere: Debug + Send + Sync + Sized + 'static {
     /// if it has moved since.
     fn load(&self, key: &[u8], place: Self::Place) -> Result<Option<Loaded>>;
 
-    /// The same for several versions, which are read together.
-    fn load_many(&self, wanted: &[(&[u8], Self::Place)]) -> Result<Vec<Option<Loaded>>>;
+    /// Begins to read those of `places` that can be read in the background, for a walk; `None` if none can.
+    /// The caller is present, and may leave before it asks for them.
+    fn begin(&self, places: &[Self::Place]) -> Option<Self::Coming>;
+
+    /// The versions at `wanted`, of which some are `coming`. `None` stands for what has moved, cannot be read
+    /// or is of another key by now: a later `load` says which. `ahead` is there for a walk that has gone on
+    /// for a while.
+    fn finish(
+        &self,
+        coming: Option<Self::Coming>,
+        wanted: &[(&[u8], Self::Place)],
+        ahead: Option<&mut ReadBuffers>,
+    ) -> Vec<Option<Loaded>>;
+
+    /// A watch on a walk, if it matters how far its keys lie scattered over tables.
+    fn watch(&self) -> Option<RangeScan>;
+
+    /// A walk with a watch is over, which has found its keys `scattered` over these tables.
+    fn range_was_read<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>, scattered: Vec<u64>);
 
     /// The error that a named `place` does not exist.
     fn lost(&self, place: Self::Place) -> Error;
@@ -173,6 +194,7 @@ pub(crate) struct Nowhere;
 
 impl Elsewhere for Nowhere {
     type Place = Infallible;
+    type Coming = Infallible;
     const NUMBERS_EACH: bool = false;
 
     fn takes(&self, _: &[u8], _: &[u8]) -> bool {
@@ -187,9 +209,24 @@ impl Elsewhere for Nowhere {
         match place {}
     }
 
-    fn load_many(&self, _: &[(&[u8], Infallible)]) -> Result<Vec<Option<Loaded>>> {
-        Ok(Vec::new())
+    fn begin(&self, _: &[Infallible]) -> Option<Infallible> {
+        None
     }
+
+    fn finish(
+        &self,
+        _: Option<Infallible>,
+        _: &[(&[u8], Infallible)],
+        _: Option<&mut ReadBuffers>,
+    ) -> Vec<Option<Loaded>> {
+        Vec::new()
+    }
+
+    fn watch(&self) -> Option<RangeScan> {
+        None
+    }
+
+    fn range_was_read<I: KeyIndex<Home = Self>>(&self, _: &PmStore<I>, _: Vec<u64>) {}
 
     fn lost(&self, place: Infallible) -> Error {
         match place {}

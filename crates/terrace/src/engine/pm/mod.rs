@@ -161,7 +161,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Advances to the next number. The caller is alone, or every version has a number of its own.
-    fn next_number(&self) -> u64 {
+    pub(in crate::engine) fn next_number(&self) -> u64 {
         let next = self.now.fetch_add(1, Ordering::AcqRel) + 1;
         if next > self.mark.load(Ordering::Acquire) {
             let _alone = self.marking.lock();

@@ -1,8 +1,16 @@
 //! Walks over the keys of a snapshot, a batch at a time.
 //!
-//! The index returns a batch of keys and words, and their versions are read while the words certainly lead to
+//! The index returns a batch of keys and words, and their records are read while the words certainly lead to
 //! what they named. If that would be too many bytes at once, the rest of the batch is read later, by asking
 //! the index again. A version that the snapshot sees stays in the index as long as the snapshot is held.
+//!
+//! What lies elsewhere is read a *window* of keys at a time. When half of a window has been given out the
+//! next one is begun, if the device can read it in the background. A walk that is idle keeps nobody from
+//! using space again, so a window may find something else in a place than its word named; then the index is
+//! asked again.
+//!
+//! Memory: two windows, or one version that is larger and a window. A version that is larger than a window is
+//! not begun before it is asked for.
 
 use std::collections::VecDeque;
 use std::ops::Bound;
@@ -11,13 +19,16 @@ use std::sync::Arc;
 use bytes::Bytes;
 use terrace_base::{Error, Result};
 use terrace_index::ScanBatch;
+use terrace_table::ReadBuffers;
 
 use super::PmStore;
-use super::elsewhere::{Elsewhere, PlaceOf, VersionRef, VersionRefOf};
+use super::elsewhere::{Elsewhere, Place, PlaceOf, VersionRef, VersionRefOf};
 use super::index::KeyIndex;
 use super::read::value;
 use super::versions::Named;
+use crate::compaction::selective::RangeScan;
 use crate::core::engine::{Direction, EngineIter};
+use crate::core::memory::Loan;
 use crate::versions::Record;
 
 /// Keys of the first batch, and of later ones.
@@ -28,55 +39,242 @@ const MOST_KEYS: usize = 256;
 const TOGETHER: usize = 16;
 const FRONT_BYTES: u64 = 128;
 
-/// Bytes of values after which the rest of a batch is left for later.
-const BATCH_BYTES: usize = 1 << 20;
+/// Bytes of values after which a window ends; in the first one also those of what lies elsewhere.
+const BATCH_BYTES: u64 = 1 << 20;
+
+/// Bytes of what lies elsewhere in a later window.
+const AHEAD_BYTES: usize = 4 << 20;
 
 /// Keys requested at a time by a walk without an order: a scan of a hash index begins each time with a whole
 /// shard.
 const WALK_KEYS: usize = 8192;
 
+/// A key that was met, and its version.
+#[derive(Debug)]
+struct Met {
+    key: Bytes,
+    /// `None`: the snapshot sees nothing, or it is still to be read.
+    value: Option<Bytes>,
+    /// The table that holds the newest version.
+    table: Option<u64>,
+}
+
+impl Met {
+    fn entry(self) -> Option<(Bytes, Bytes)> {
+        Some((self.key, self.value?))
+    }
+}
+
+/// The next keys of a batch, while what lies elsewhere is read for them.
+#[derive(Debug)]
+struct Window<I: KeyIndex> {
+    keys: Vec<Met>,
+    /// What lies elsewhere: whose version it is, where, and up to which number it is visible.
+    wanted: Vec<(usize, PlaceOf<I>, u64)>,
+    /// Bytes of values, and of what lies elsewhere.
+    bytes: u64,
+    bytes_elsewhere: u64,
+    coming: Option<<I::Home as Elsewhere>::Coming>,
+    _loan: Option<Loan>,
+}
+
+/// How much a window may have.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    keys: usize,
+    bytes_elsewhere: u64,
+    /// Whether the walk waits for it: then it has one version, however large.
+    is_asked_for: bool,
+}
+
 /// Entries that were read and not requested yet, and the rest of a batch.
-#[derive(Debug, Default)]
-struct Found {
-    entries: VecDeque<(Bytes, Bytes)>,
+#[derive(Debug)]
+struct Found<I: KeyIndex> {
+    entries: VecDeque<Met>,
     batch: ScanBatch,
-    /// The part of the batch that was read.
+    /// The part of the batch that was read, or is being read.
     done: usize,
     /// Whether this is the last batch.
     over: bool,
+    /// The window behind `entries`, begun.
+    coming: Option<Window<I>>,
+    /// The next window is begun when no more entries than this are left; `None` if it is not begun before it
+    /// is asked for.
+    begins_at: Option<usize>,
+    /// Keys of the next window, at most.
+    keys: usize,
+    buffers: ReadBuffers,
 }
 
-impl Found {
+impl<I: KeyIndex> Default for Found<I> {
+    fn default() -> Self {
+        Found {
+            entries: VecDeque::new(),
+            batch: ScanBatch::default(),
+            done: 0,
+            over: false,
+            coming: None,
+            begins_at: None,
+            keys: TOGETHER,
+            buffers: ReadBuffers::default(),
+        }
+    }
+}
+
+impl<I: KeyIndex> Found<I> {
     fn rest_is_empty(&self) -> bool {
         self.done == self.batch.len()
     }
 
-    /// Reads the rest of a batch, whose words may be stale. `fresh`: they are not, since the caller has been
-    /// present since they were loaded.
-    fn read<I: KeyIndex>(&mut self, store: &PmStore<I>, at: u64, fresh: bool) -> Result<()> {
-        let mut bytes = 0;
-        while self.done < self.batch.len() && bytes < BATCH_BYTES {
-            let end = self.batch.len().min(self.done + TOGETHER);
-            let mut words = [None; TOGETHER];
-            for (i, word) in (self.done..end).zip(&mut words) {
-                let bits =
-                    if fresh { Some(self.batch.word(i)) } else { store.index.get(self.batch.key(i))? };
-                *word = store.decode_some(bits)?;
-            }
-            bytes += self.read_together(store, at, &words[..end - self.done])?;
-        }
-        Ok(())
-    }
-
-    /// Reads the versions of the next keys, whose newest are `words`, together instead of one after the
-    /// other. If what lies elsewhere is more than a batch, it reads only the first of them, at least one.
-    /// Returns the bytes of their values. The caller has been present since before the words were loaded.
-    fn read_together<I: KeyIndex>(
+    /// The next entry visible to the snapshot `at`. `more` appends the keys that follow to the empty batch it
+    /// is given, and returns whether they are the last.
+    fn next(
         &mut self,
         store: &PmStore<I>,
         at: u64,
+        mut more: impl FnMut(&I, &mut ScanBatch) -> Result<bool>,
+    ) -> Result<Option<Met>> {
+        loop {
+            if let Some(entry) = self.entries.pop_front() {
+                if self.begins_at.is_some_and(|left| self.entries.len() <= left) {
+                    self.begins_at = None;
+                    // An error comes again when the window is asked for.
+                    self.coming = self.begin(store, at, self.room(store, false), &mut more).ok().flatten();
+                }
+                return Ok(Some(entry));
+            }
+            let window = match self.coming.take() {
+                Some(window) => window,
+                None => match self.begin(store, at, self.room(store, true), &mut more)? {
+                    Some(window) => window,
+                    None => return Ok(None),
+                },
+            };
+            self.finish(store, at, window)?;
+        }
+    }
+
+    fn room(&self, store: &PmStore<I>, is_asked_for: bool) -> Room {
+        // One window is used while the next one is read.
+        let ahead = store.core.memory.buffer(2, AHEAD_BYTES) as u64;
+        let is_first = self.keys == TOGETHER;
+        let bytes_elsewhere = if is_first { ahead.min(BATCH_BYTES) } else { ahead };
+        Room { keys: self.keys, bytes_elsewhere, is_asked_for }
+    }
+
+    /// Begins to read the next keys; `None` if there are none, or none for which there is room.
+    fn begin(
+        &mut self,
+        store: &PmStore<I>,
+        at: u64,
+        room: Room,
+        more: &mut impl FnMut(&I, &mut ScanBatch) -> Result<bool>,
+    ) -> Result<Option<Window<I>>> {
+        let _here = store.limbo.enter();
+        // The words of an older batch may be stale.
+        let mut fresh = false;
+        while self.rest_is_empty() {
+            if self.over {
+                return Ok(None);
+            }
+            self.batch.clear();
+            (self.done, fresh) = (0, true);
+            match more(&store.index, &mut self.batch) {
+                Ok(over) => self.over = over,
+                Err(e) => {
+                    self.batch.clear();
+                    return Err(e);
+                }
+            }
+        }
+        let mut window = Window {
+            keys: Vec::new(),
+            wanted: Vec::new(),
+            bytes: 0,
+            bytes_elsewhere: 0,
+            coming: None,
+            _loan: None,
+        };
+        let is_full = |window: &Window<I>| window.keys.len() >= room.keys || window.bytes >= BATCH_BYTES;
+        while !self.rest_is_empty() && !is_full(&window) {
+            match self.read_together(store, at, fresh, &room, &mut window) {
+                Ok(true) => {}
+                Ok(false) => break,
+                // It comes again, after what was read before it.
+                Err(_) if !window.keys.is_empty() => break,
+                Err(e) => return Err(e),
+            }
+        }
+        if window.keys.is_empty() {
+            return Ok(None);
+        }
+        let places: Vec<PlaceOf<I>> = window.wanted.iter().map(|(_, place, _)| *place).collect();
+        window.coming = if places.is_empty() { None } else { store.home.begin(&places) };
+        window._loan =
+            window.coming.is_some().then(|| store.core.memory.lend(window.bytes_elsewhere as usize));
+        Ok(Some(window))
+    }
+
+    /// Reads the versions of the next keys that are in the pool, together instead of one after the other, and
+    /// notes where the others are. If those have more bytes than there is room for, it takes only the first
+    /// keys, and returns false. The caller has been present since before fresh words were loaded.
+    fn read_together(
+        &mut self,
+        store: &PmStore<I>,
+        at: u64,
+        fresh: bool,
+        room: &Room,
+        window: &mut Window<I>,
+    ) -> Result<bool> {
+        let end = self.batch.len().min(self.done + TOGETHER);
+        let mut words = [None; TOGETHER];
+        for (i, word) in (self.done..end).zip(&mut words) {
+            let bits = if fresh { Some(self.batch.word(i)) } else { store.index.get(self.batch.key(i))? };
+            *word = store.decode_some(bits)?;
+        }
+        let newest = self.newest_of(store, &words[..end - self.done])?;
+        let (mut met, mut wanted) = (Vec::with_capacity(TOGETHER), Vec::new());
+        let (mut bytes, mut bytes_elsewhere, mut is_cut) = (0, window.bytes_elsewhere, false);
+        for (i, version) in newest.into_iter().enumerate().take(end - self.done) {
+            let (mut value, mut elsewhere) = (None, None);
+            match version.map(|version| store.version_from(version, at)).transpose()?.flatten() {
+                None => {}
+                Some(Named::Place(place)) => elsewhere = Some((place, at)),
+                Some(Named::Record(record)) => match store.place_in(&record)? {
+                    Some(place) => elsewhere = Some((place, u64::MAX)),
+                    None => value = self::value(&record),
+                },
+            }
+            if let Some((place, most)) = elsewhere {
+                let is_first = room.is_asked_for && window.wanted.is_empty() && wanted.is_empty();
+                let more = store.home.bytes_at(place);
+                if bytes_elsewhere + more > room.bytes_elsewhere && !is_first {
+                    is_cut = true;
+                    break;
+                }
+                bytes_elsewhere += more;
+                wanted.push((window.keys.len() + i, place, most));
+            }
+            bytes += value.as_ref().map_or(0, Bytes::len) as u64;
+            let table = match version {
+                Some(Named::Place(place)) => place.table(),
+                _ => None,
+            };
+            met.push(Met { key: Bytes::copy_from_slice(self.batch.key(self.done + i)), value, table });
+        }
+        self.done += met.len();
+        (window.bytes, window.bytes_elsewhere) = (window.bytes + bytes, bytes_elsewhere);
+        window.keys.append(&mut met);
+        window.wanted.append(&mut wanted);
+        Ok(!is_cut)
+    }
+
+    /// What the newest words of the next keys name.
+    fn newest_of<'p>(
+        &self,
+        store: &'p PmStore<I>,
         words: &[Option<VersionRefOf<I>>],
-    ) -> Result<usize> {
+    ) -> Result<[Option<Named<'p, PlaceOf<I>>>; TOGETHER]> {
         let records = words.iter().flatten().filter_map(|word| word.record());
         records.for_each(|word| store.pool.prefetch(word.offset(), FRONT_BYTES));
         let mut newest = [None; TOGETHER];
@@ -95,81 +293,40 @@ impl Found {
             Named::Record(record) => Some(record.range()),
             Named::Place(_) => None,
         }));
-        let mut values: [Option<Bytes>; TOGETHER] = Default::default();
-        let (mut elsewhere, mut bytes_elsewhere, mut count) = (Vec::new(), 0, words.len());
-        for (i, version) in newest.iter().enumerate() {
-            let Some(version) = version else { continue };
-            let place = match store.version_from(*version, at)? {
-                None => continue,
-                Some(Named::Place(place)) => (i, place, at),
-                Some(Named::Record(record)) => match store.place_in(&record)? {
-                    Some(place) => (i, place, u64::MAX),
-                    None => {
-                        values[i] = value(&record);
-                        continue;
-                    }
-                },
-            };
-            bytes_elsewhere += store.home.bytes_at(place.1);
-            if bytes_elsewhere > BATCH_BYTES as u64 && !elsewhere.is_empty() {
-                count = i;
-                break;
-            }
-            elsewhere.push(place);
-        }
-        if !elsewhere.is_empty() {
-            self.read_elsewhere(store, at, &elsewhere, &mut values)?;
-        }
-        let mut bytes = 0;
-        for value in values.into_iter().take(count) {
-            if let Some(value) = value {
-                bytes += value.len();
-                self.entries.push_back((Bytes::copy_from_slice(self.batch.key(self.done)), value));
-            }
-            self.done += 1;
-        }
-        Ok(bytes)
+        Ok(newest)
     }
 
-    /// Reads what lies elsewhere for the `i`-th of the next keys, each up to its number.
-    fn read_elsewhere<I: KeyIndex>(
-        &self,
-        store: &PmStore<I>,
-        at: u64,
-        wanted: &[(usize, PlaceOf<I>, u64)],
-        values: &mut [Option<Bytes>; TOGETHER],
-    ) -> Result<()> {
-        let key = |i: usize| self.batch.key(self.done + i);
-        let places: Vec<_> = wanted.iter().map(|(i, place, _)| (key(*i), *place)).collect();
-        for ((i, _, most), loaded) in wanted.iter().zip(store.home.load_many(&places)?) {
-            values[*i] = match loaded {
-                Some(loaded) => (loaded.number <= *most).then_some(loaded.value),
-                // It has moved: the index knows where.
-                None => store.get_at(key(*i), at)?,
-            };
+    /// Takes what was read for `window`, which is the last that was begun. Nobody was present meanwhile, so
+    /// what was read may be what somebody has written there since; a higher number or a wrong key shows that.
+    fn finish(&mut self, store: &PmStore<I>, at: u64, mut window: Window<I>) -> Result<()> {
+        let is_first = self.keys == TOGETHER;
+        let reads_on = window.coming.is_some();
+        if !window.wanted.is_empty() {
+            let places: Vec<_> =
+                window.wanted.iter().map(|(i, place, _)| (&*window.keys[*i].key, *place)).collect();
+            let buffers = (!is_first).then_some(&mut self.buffers);
+            let found = store.home.finish(window.coming.take(), &places, buffers);
+            for ((i, _, most), found) in window.wanted.iter().zip(found) {
+                let one = &mut window.keys[*i];
+                one.value = match found.filter(|found| found.number <= *most) {
+                    Some(found) => Some(found.value),
+                    None => match store.get_at(&one.key, at) {
+                        Ok(value) => value,
+                        Err(e) => {
+                            // What is before it is given out; it is read again when it is asked for again.
+                            self.done -= window.keys.len() - i;
+                            window.keys.truncate(*i);
+                            self.entries.extend(window.keys.into_iter().filter(|met| met.value.is_some()));
+                            return Err(e);
+                        }
+                    },
+                };
+            }
         }
+        self.entries.extend(window.keys.into_iter().filter(|met| met.value.is_some()));
+        self.keys = (self.keys * 2).min(MOST_KEYS);
+        self.begins_at = reads_on.then_some(self.entries.len() / 2);
         Ok(())
-    }
-
-    /// The next entry visible to the snapshot `at`. `more` appends the keys that follow to the empty batch it
-    /// is given, and returns whether they are the last.
-    fn next<I: KeyIndex>(
-        &mut self,
-        store: &PmStore<I>,
-        at: u64,
-        mut more: impl FnMut(&I, &mut ScanBatch) -> Result<bool>,
-    ) -> Result<Option<(Bytes, Bytes)>> {
-        while self.entries.is_empty() && !(self.over && self.rest_is_empty()) {
-            let _here = store.limbo.enter();
-            let fresh = self.rest_is_empty();
-            if fresh {
-                self.batch.clear();
-                self.done = 0;
-                self.over = more(&store.index, &mut self.batch)?;
-            }
-            self.read(store, at, fresh)?;
-        }
-        Ok(self.entries.pop_front())
     }
 }
 
@@ -182,14 +339,16 @@ pub(super) struct OrderedIter<I: KeyIndex> {
     /// Where the next batch begins.
     from: Bound<Vec<u8>>,
     keys: usize,
-    found: Found,
+    found: Found<I>,
+    /// Where it finds neighbouring keys.
+    scan: Option<RangeScan>,
 }
 
 impl<I: KeyIndex> OrderedIter<I> {
     pub fn new(store: Arc<PmStore<I>>, at: u64, direction: Direction) -> Self {
         let reverse = direction == Direction::Backward;
-        let found = Found::default();
-        OrderedIter { store, at, reverse, from: Bound::Unbounded, keys: FIRST_KEYS, found }
+        let (found, scan) = (Found::default(), store.home.watch());
+        OrderedIter { store, at, reverse, from: Bound::Unbounded, keys: FIRST_KEYS, found, scan }
     }
 }
 
@@ -201,8 +360,8 @@ impl<I: KeyIndex> EngineIter for OrderedIter<I> {
     }
 
     fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
-        let OrderedIter { store, at, reverse, from, keys, found } = self;
-        found.next(store, *at, |index, batch| {
+        let OrderedIter { store, at, reverse, from, keys, found, scan } = self;
+        let met = found.next(store, *at, |index, batch| {
             index.scan(from.as_ref().map(Vec::as_slice), *reverse, *keys, batch)?;
             let over = batch.len() < *keys;
             if let Some(last) = batch.len().checked_sub(1) {
@@ -210,7 +369,19 @@ impl<I: KeyIndex> EngineIter for OrderedIter<I> {
             }
             *keys = (*keys * 2).min(MOST_KEYS);
             Ok(over)
-        })
+        })?;
+        if let (Some(scan), Some(met)) = (scan, &met) {
+            scan.feed(met.table);
+        }
+        Ok(met.and_then(Met::entry))
+    }
+}
+
+impl<I: KeyIndex> Drop for OrderedIter<I> {
+    fn drop(&mut self) {
+        if let Some(scan) = self.scan.take() {
+            self.store.home.range_was_read(&self.store, scan.finish());
+        }
     }
 }
 
@@ -220,7 +391,7 @@ pub(super) struct FullIter<I: KeyIndex> {
     store: Arc<PmStore<I>>,
     at: u64,
     cursor: I::Cursor,
-    found: Found,
+    found: Found<I>,
 }
 
 impl<I: KeyIndex> FullIter<I> {
@@ -242,6 +413,10 @@ impl<I: KeyIndex> EngineIter for FullIter<I> {
 
     fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
         let FullIter { store, at, cursor, found } = self;
-        found.next(store, *at, |index, batch| index.walk(cursor, WALK_KEYS, batch).map(|more| !more))
+        let met = found.next(store, *at, |index, batch| {
+            let more = index.walk(cursor, WALK_KEYS, batch)?;
+            Ok(!more)
+        })?;
+        Ok(met.and_then(Met::entry))
     }
 }

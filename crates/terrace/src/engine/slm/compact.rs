@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::exec::Lane;
 use terrace_base::{Error, Result};
-use terrace_index::{OrderedIndex, ScanBatch};
+use terrace_index::OrderedIndex;
 use terrace_table::{Cursor, Kind, TableMeta};
 
 use super::flush::side_by_side;
@@ -26,9 +26,6 @@ use crate::tables::merge_ahead;
 
 /// Bytes read ahead from each input, at most.
 const READAHEAD_BYTES: usize = 512 << 10;
-
-/// Index entries copied at a time by a leaf scan.
-const SCAN_KEYS: usize = 512;
 
 /// How compactions run in the background, each in the job slot of its number.
 pub(super) const HOW: Compacting<Slm> = Compacting {
@@ -55,26 +52,14 @@ fn leaf_scan(slm: &Slm) -> Result<()> {
     let options = slm.compaction_options();
     let state = slm.manifest.state();
     let mut choosing = slm.choosing.lock();
-    let mut pass = choosing.leaf_scan.pass(&View::new(&state, &PinnedEntries::default(), None), &options);
-    let mut batch = ScanBatch::default();
-    let mut from = choosing.leaf_scan.start().map(<[u8]>::to_vec);
-    let mut at_end = false;
-    while pass.wants_more() && !at_end {
-        batch.clear();
-        slm.located.index().scan(from.as_ref().map(Vec::as_slice), false, SCAN_KEYS, &mut batch)?;
-        at_end = batch.len() < SCAN_KEYS;
-        for i in 0..batch.len() {
-            pass.feed(batch.key(i), file_of(batch.word(i)));
-            if !pass.wants_more() {
-                at_end &= i + 1 == batch.len();
-                break;
-            }
-        }
-        if let Some(last) = batch.len().checked_sub(1) {
-            from = Bound::Excluded(batch.key(last).to_vec());
-        }
-    }
-    let found = choosing.leaf_scan.finish(pass, at_end);
+    let view = View::new(&state, &PinnedEntries::default(), None);
+    let index = slm.located.index();
+    let found = choosing.leaf_scan.run(
+        &view,
+        &options,
+        |from, limit, batch| index.scan(from, false, limit, batch),
+        file_of,
+    )?;
     slm.new_candidates.lock().extend(found);
     Ok(())
 }

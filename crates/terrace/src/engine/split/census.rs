@@ -12,12 +12,16 @@ use terrace_index::ScanBatch;
 
 use super::home::Ssd;
 use super::place::OnSsd;
+use super::reclaim;
 use crate::engine::pm::{KeyIndex, Named, PmStore, VersionRef, VersionRefOf};
 
 /// Starts the walk in the background.
 pub(super) fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
     store.spawn(|store| {
-        if let Err(error) = walk(store) {
+        let walked = walk(store);
+        // Some of what is dead has been so since before the opening.
+        reclaim::send(store);
+        if let Err(error) = walked {
             tracing::warn!(%error, "space on the SSD is not used again before the next opening");
             store.core.counters.background_errors.add(1);
         }

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
-use terrace_disk::{Fs, Slot, Slots};
+use terrace_disk::{Fs, Slot, SlotReads, Slots};
 use terrace_pmem::Pool;
-use terrace_table::Position;
+use terrace_table::{Position, ReadBuffers};
 
 use super::item;
 use super::pace::Pace;
@@ -17,7 +17,8 @@ use super::place::OnSsd;
 use super::runs::Runs;
 use super::stamp::{self, Stamps};
 use super::weights::Weights;
-use super::{census, check, migrate, reclaim, repair};
+use super::{census, check, migrate, pack, reclaim, repair, together};
+use crate::compaction::selective::RangeScan;
 use crate::core::Core;
 use crate::core::files::missing_table;
 use crate::core::report::CheckReport;
@@ -31,19 +32,13 @@ use crate::versions::RecordRef;
 /// In the identity: bytes of a sector of the file of slots.
 pub(super) const SECTOR_OPTION: &str = "split.sector_bytes";
 
-/// Freed bytes of slots after which space is given back to the file system.
-const TIDY_BYTES: u64 = 64 << 20;
-
-/// Retired bytes of slots after which a writer checks which of them nobody reads any more.
-const RETIRED_BYTES: u64 = 16 << 20;
-
 /// The data on the SSD.
 #[derive(Debug)]
 pub(crate) struct Ssd {
     pub(super) core: Arc<Core>,
     pub(super) manifest: Arc<Manifest>,
     pub(super) tables: Arc<TableStore>,
-    pub(super) slots: Slots,
+    pub(super) slots: Arc<Slots>,
     pub(super) stamps: Stamps,
     sector_bytes: u32,
     pub(super) cache_is_volatile: bool,
@@ -64,12 +59,20 @@ pub(crate) struct Ssd {
     /// A job that migrates is queued or running, and one that reclaims.
     pub(super) sent: AtomicBool,
     pub(super) reclaiming: AtomicBool,
+    /// Tables over which ranges or leaf scans have found neighbouring keys scattered. Ranges find them again
+    /// after an opening.
+    pub(super) scattered: Mutex<BTreeSet<u64>>,
+    /// A range was read since the last leaf scan.
+    pub(super) range_was_read: AtomicBool,
     /// Nothing is written any more.
     pub(super) stays: AtomicBool,
     /// Bytes of slots retired since the last check.
     retired_bytes: AtomicU64,
-    freed_bytes: AtomicU64,
-    tidied_at: AtomicU64,
+    /// Bytes of slots written and freed, and how many there will be at the next look at the file.
+    pub(super) changed_bytes: AtomicU64,
+    pub(super) looked_at: AtomicU64,
+    /// A job that packs large items is queued or running.
+    pub(super) packing: AtomicBool,
 }
 
 /// Creates an empty file of slots in `dir`, and notes what it was made with.
@@ -114,7 +117,7 @@ impl Ssd {
         })?;
         let file = core.fs().open_blocks(&path, false)?;
         let cache_is_volatile = file.geometry().is_volatile;
-        let slots = Slots::open(file, sector_bytes)?;
+        let slots = Arc::new(Slots::open(file, sector_bytes)?);
         stamp::verify(&slots, state.identity.origin(), state.stamp)?;
         let pool_bytes = pool.map_or(0, Pool::max_size);
         let unknown = manifest.listing()?.dead_tables;
@@ -136,10 +139,13 @@ impl Ssd {
             migrated_bytes: AtomicU64::new(0),
             sent: AtomicBool::new(false),
             reclaiming: AtomicBool::new(false),
+            scattered: Mutex::default(),
+            range_was_read: AtomicBool::new(false),
             stays: AtomicBool::new(false),
             retired_bytes: AtomicU64::new(0),
-            freed_bytes: AtomicU64::new(0),
-            tidied_at: AtomicU64::new(0),
+            changed_bytes: AtomicU64::new(0),
+            looked_at: AtomicU64::new(0),
+            packing: AtomicBool::new(false),
             core: core.clone(),
             manifest: manifest.clone(),
         })
@@ -153,7 +159,7 @@ impl Ssd {
         self.sector_bytes
     }
 
-    fn slots_path(&self) -> std::path::PathBuf {
+    pub(super) fn slots_path(&self) -> std::path::PathBuf {
         FileName::Slots.path(&self.core.dir)
     }
 
@@ -211,22 +217,19 @@ impl Ssd {
         Ok(())
     }
 
-    fn slot_bytes(&self, slot: Slot) -> u64 {
+    pub(super) fn slot_bytes(&self, slot: Slot) -> u64 {
         slot.sectors() * u64::from(self.sector_bytes)
     }
 
-    /// Whether there is space to be given back to the file system.
-    fn wants_tidying(&self) -> bool {
-        let freed = self.freed_bytes.load(Ordering::Relaxed);
-        let last = self.tidied_at.load(Ordering::Relaxed);
-        // Another thread may have tidied up between the two.
-        freed.saturating_sub(last) >= TIDY_BYTES
-            && self.tidied_at.compare_exchange(last, freed, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    /// Stamps the file before the first write of a session; nothing has had that number.
+    pub(super) fn stamp(&self, number: u64) -> Result<()> {
+        self.stamps.write((&self.slots, self.sector_bytes), &self.manifest, number)
     }
 }
 
 impl Elsewhere for Ssd {
     type Place = OnSsd;
+    type Coming = SlotReads;
     const NUMBERS_EACH: bool = true;
 
     fn takes(&self, key: &[u8], value: &[u8]) -> bool {
@@ -237,9 +240,12 @@ impl Elsewhere for Ssd {
     fn store(&self, items: &[Item<'_>]) -> Result<Vec<OnSsd>> {
         // Before anything is acknowledged that lies only there.
         let number = items.first().map_or(0, |item| item.number);
-        self.stamps.write((&self.slots, self.sector_bytes), &self.manifest, number)?;
+        self.stamp(number)?;
         let buffers = items.iter().map(|item| item::encode(self.origin, item, self.sector_bytes)).collect();
-        Ok(self.slots.write_all(buffers, true)?.into_iter().map(OnSsd::Slot).collect())
+        let slots = self.slots.write_all(buffers, true)?;
+        let bytes = slots.iter().map(|slot| self.slot_bytes(*slot)).sum();
+        self.changed_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(slots.into_iter().map(OnSsd::Slot).collect())
     }
 
     fn load(&self, key: &[u8], place: OnSsd) -> Result<Option<Loaded>> {
@@ -249,33 +255,25 @@ impl Elsewhere for Ssd {
         }
     }
 
-    fn load_many(&self, wanted: &[(&[u8], OnSsd)]) -> Result<Vec<Option<Loaded>>> {
-        let mut found: Vec<Option<Loaded>> = vec![None; wanted.len()];
-        let (mut slots, mut runs) = (Vec::new(), Vec::new());
-        for (i, (_, place)) in wanted.iter().enumerate() {
-            match place {
-                OnSsd::Slot(slot) => slots.push((i, *slot)),
-                OnSsd::Run(position) => runs.push((position.number(), i, *position)),
-            }
-        }
-        let places: Vec<Slot> = slots.iter().map(|(_, slot)| *slot).collect();
-        let sector = u64::from(self.sector_bytes);
-        for ((i, slot), read) in slots.into_iter().zip(self.slots.read_many(&places)?) {
-            let path = self.slots_path();
-            found[i] = Some(item::load(self.origin, wanted[i].0, read, &path, slot.first() * sector)?);
-        }
-        runs.sort_unstable();
-        let tables = self.tables.load();
-        for of_table in runs.chunk_by(|a, b| a.0 == b.0) {
-            let Some(table) = tables.get(&of_table[0].0) else { continue };
-            let requests: Vec<(Position, &[u8])> =
-                of_table.iter().map(|(_, i, position)| (*position, wanted[*i].0)).collect();
-            for ((_, i, position), entry) in of_table.iter().zip(table.get_many(&requests, u64::MAX)?) {
-                let entry = entry.ok_or_else(|| self.misplaced(wanted[*i].0, *position))?;
-                found[*i] = Some(Loaded { number: entry.seq, value: entry.value });
-            }
-        }
-        Ok(found)
+    fn begin(&self, places: &[OnSsd]) -> Option<SlotReads> {
+        together::begin(self, places)
+    }
+
+    fn finish(
+        &self,
+        coming: Option<SlotReads>,
+        wanted: &[(&[u8], OnSsd)],
+        ahead: Option<&mut ReadBuffers>,
+    ) -> Vec<Option<Loaded>> {
+        together::finish(self, coming, wanted, ahead)
+    }
+
+    fn watch(&self) -> Option<RangeScan> {
+        Some(RangeScan::new(&reclaim::options(&self.core.options.split)))
+    }
+
+    fn range_was_read<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>, scattered: Vec<u64>) {
+        reclaim::range_was_read(store, scattered);
     }
 
     fn lost(&self, place: OnSsd) -> Error {
@@ -303,7 +301,7 @@ impl Elsewhere for Ssd {
 
     fn free(&self, place: OnSsd) {
         let OnSsd::Slot(slot) = place else { return };
-        self.freed_bytes.fetch_add(self.slot_bytes(slot), Ordering::Relaxed);
+        self.changed_bytes.fetch_add(self.slot_bytes(slot), Ordering::Relaxed);
         if let Err(error) = self.slots.free(slot) {
             tracing::warn!(%error, "a slot could not be freed");
             self.core.counters.background_errors.add(1);
@@ -313,16 +311,23 @@ impl Elsewhere for Ssd {
     fn tidy<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>) {
         // A limbo counts the items in it and not their bytes: a few large items may take more room than there
         // is.
-        if self.retired_bytes.load(Ordering::Relaxed) >= RETIRED_BYTES
-            && self.retired_bytes.swap(0, Ordering::Relaxed) >= RETIRED_BYTES
+        let most = self.slack_bytes();
+        if self.retired_bytes.load(Ordering::Relaxed) >= most
+            && self.retired_bytes.swap(0, Ordering::Relaxed) >= most
         {
             let _shared = store.gate.shared();
             if store.admit().is_ok() {
                 store.give_back();
             }
         }
-        if self.wants_tidying() {
-            store.spawn(|store| drop(store.home.slots.tidy()));
+        if self.runs.is_due() {
+            reclaim::send(store);
+        }
+        let Some(slots) = self.look_at_slots() else { return };
+        if pack::is_due(&slots, self.slack_bytes()) {
+            pack::send(store);
+        } else if slots.free_bytes > self.spare_bytes(&slots) {
+            store.spawn(|store| drop(store.home.tidy_slots()));
         }
     }
 
@@ -363,7 +368,8 @@ impl Elsewhere for Ssd {
     fn compact<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>) -> Result<()> {
         census::wait(store)?;
         reclaim::all(store)?;
-        self.slots.tidy().map(drop)
+        pack::all(store)?;
+        self.tidy_slots()
     }
 
     fn check<I: KeyIndex<Home = Self>>(

@@ -25,6 +25,7 @@ use super::home::Ssd;
 use super::pace::Fill;
 use super::place::OnSsd;
 use super::reclaim;
+use crate::compaction::selective::LeafScan;
 use crate::engine::pm::{KeyIndex, Place, PmStore, VersionRef, VersionRefOf};
 use crate::manifest::Edit;
 use crate::tables::{MadeTable, TableWriter, WriterOptions};
@@ -54,7 +55,9 @@ pub(super) struct Moving {
     /// Where the walk continues: after this key.
     after: Option<Vec<u8>>,
     /// Tables that are not rewritten.
-    pub aside: super::reclaim::Aside,
+    pub aside: reclaim::Aside,
+    /// Where the next leaf scan begins.
+    pub leaf_scan: LeafScan,
 }
 
 /// A version being moved, with what is needed to replace its word.
@@ -166,17 +169,30 @@ impl<'a, I: KeyIndex<Home = Ssd>> Mover<'a, I> {
         if !is_same {
             return Ok(false);
         }
-        // The index may take what else it needs from the room kept back: the record is given back soon.
-        let (from, to_bits) = (word.bits(), OnSsd::Run(to).bits());
-        let replaced = store
-            .pool
-            .claiming(Claim::Some, || store.index.compare_exchange(&note.key, Some(from), Some(to_bits)))?;
-        if replaced.is_ok() {
+        let replaced = replace_word(store, &note.key, word, OnSsd::Run(to))?;
+        if replaced {
             store.home.runs.arrived(to.number());
-            store.afterwards(store.retire_version(&note.key, word));
         }
-        Ok(replaced.is_ok())
+        Ok(replaced)
     }
+}
+
+/// Makes the word of `key` lead to `to` if it is `from`, which is retired then. The caller holds the gate and is
+/// present.
+pub(super) fn replace_word<I: KeyIndex<Home = Ssd>>(
+    store: &PmStore<I>,
+    key: &[u8],
+    from: VersionRefOf<I>,
+    to: OnSsd,
+) -> Result<bool> {
+    // The index may take what else it needs from the room kept back: what is replaced is given back soon.
+    let (before, after) = (Some(from.bits()), Some(to.bits()));
+    let replaced =
+        store.pool.claiming(Claim::Some, || store.index.compare_exchange(key, before, after))?.is_ok();
+    if replaced {
+        store.afterwards(store.retire_version(key, from));
+    }
+    Ok(replaced)
 }
 
 /// How full the records' part of the pool is.

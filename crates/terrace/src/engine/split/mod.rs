@@ -16,7 +16,8 @@
 //! has become full, the records read and written least migrate, in key order, into a table; the table is
 //! durable and in the manifest before any word leads there, and each word is replaced only if it still names
 //! the record. An update of a migrated key is a record again. Dead entries of tables are counted; where there
-//! are many, the live ones move into a new table in the same way. A slot is used again when nobody reads it,
+//! are many, the live ones move into a new table in the same way. Large items leave
+//! blocks that they hold for themselves (`pack.rs`). A slot is used again when nobody reads it,
 //! no snapshot needs it and the word that replaced its own is durable.
 //!
 //! Invariants, beside those of `engine/pm` and its `elsewhere.rs`:
@@ -44,12 +45,14 @@ mod item;
 mod look;
 mod migrate;
 mod pace;
+mod pack;
 mod place;
 mod reclaim;
 mod repair;
 mod runs;
 mod sift;
 mod stamp;
+mod together;
 mod tree;
 mod weights;
 

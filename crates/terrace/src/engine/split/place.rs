@@ -21,6 +21,22 @@ pub(crate) enum OnSsd {
     Slot(Slot),
 }
 
+impl OnSsd {
+    pub fn slot(self) -> Option<Slot> {
+        match self {
+            OnSsd::Slot(slot) => Some(slot),
+            OnSsd::Run(_) => None,
+        }
+    }
+
+    pub fn run(self) -> Option<Position> {
+        match self {
+            OnSsd::Run(position) => Some(position),
+            OnSsd::Slot(_) => None,
+        }
+    }
+}
+
 impl Place for OnSsd {
     fn from_bits(bits: u64) -> Option<OnSsd> {
         match bits & TAGS {
@@ -38,10 +54,7 @@ impl Place for OnSsd {
     }
 
     fn table(self) -> Option<u64> {
-        match self {
-            OnSsd::Run(position) => Some(position.number()),
-            OnSsd::Slot(_) => None,
-        }
+        self.run().map(Position::number)
     }
 }
 

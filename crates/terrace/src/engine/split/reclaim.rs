@@ -17,13 +17,59 @@ use super::home::Ssd;
 use super::migrate::{From, Mover, Moving};
 use super::place::OnSsd;
 use super::runs::Run;
-use crate::compaction::selective::{PinnedEntries, SelectiveOptions, View, choose};
+use crate::compaction::selective::{LeafScan, PinnedEntries, SelectiveOptions, View, choose};
 use crate::engine::pm::{KeyIndex, Place, PmStore};
 use crate::manifest::State;
+use crate::options::SplitOptions;
 use crate::tables::merge_ahead;
 
 /// Bytes read ahead from each input, at most.
 const READAHEAD_BYTES: usize = 512 << 10;
+
+/// The options of the choice.
+pub(super) fn options(split: &SplitOptions) -> SelectiveOptions {
+    SelectiveOptions {
+        live_key_threshold: split.live_threshold,
+        garbage_share: split.garbage_share,
+        leaf_scan_files: split.leaf_scan_runs,
+        sequentiality_keys: split.sequentiality_keys,
+        sequentiality_files: split.sequentiality_runs,
+        max_merge_files: split.max_merge_runs,
+        ..SelectiveOptions::default()
+    }
+}
+
+/// A range was read which has found neighbouring keys `scattered` over these tables: they are rewritten
+/// together, so that later ranges read fewer.
+pub(super) fn range_was_read<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, scattered: Vec<u64>) {
+    if store.core.options.read_only {
+        return;
+    }
+    store.home.range_was_read.store(true, Ordering::Relaxed);
+    if !scattered.is_empty() {
+        store.home.scattered.lock().extend(scattered);
+        send(store);
+    }
+}
+
+/// If a range was read since the last scan, examines the next stretch of the index and notes tables that hold
+/// too little of it each.
+fn leaf_scan<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, scan: &mut LeafScan) -> Result<()> {
+    let ssd = &*store.home;
+    if !ssd.range_was_read.swap(false, Ordering::Relaxed) {
+        return Ok(());
+    }
+    let state = counted(&ssd.manifest.state(), &ssd.runs.all());
+    let view = View::new(&state, &PinnedEntries::default(), None);
+    let found = scan.run(
+        &view,
+        &options(&store.core.options.split),
+        |from, limit, batch| store.index.scan(from, false, limit, batch),
+        |word| OnSsd::from_bits(word).and_then(Place::table),
+    )?;
+    ssd.scattered.lock().extend(found);
+    Ok(())
+}
 
 /// Tables that are not rewritten, and what must change before they are.
 #[derive(Debug, Default)]
@@ -71,6 +117,7 @@ pub(super) fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
 }
 
 fn run<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
+    leaf_scan(store, &mut store.home.moving.lock().leaf_scan)?;
     while !store.jobs.is_closing() {
         let mut moving = store.home.moving.lock();
         if !reclaim_next(store, &mut moving)? {
@@ -112,13 +159,8 @@ fn reclaim_next<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, moving: &mut Moving
     let mut view = View::new(&state, &pins, None);
     let pinned = moving.aside.pinned(&runs);
     view.busy.extend(pinned.iter().chain(&moving.aside.failed));
-    let split = &store.core.options.split;
-    let options = SelectiveOptions {
-        live_key_threshold: split.live_threshold,
-        garbage_share: split.garbage_share,
-        max_merge_files: split.max_merge_runs,
-        ..SelectiveOptions::default()
-    };
+    view.candidates = scattered_of(store, &state);
+    let options = options(&store.core.options.split);
     let mut choice = choose(&view, &options);
     if choice.is_none() && !moving.aside.failed.is_empty() {
         // Those failed in an earlier job, as this one would have ended. Nothing else is left to do: now they
@@ -131,6 +173,13 @@ fn reclaim_next<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, moving: &mut Moving
     tracing::debug!(?choice, "tables to be rewritten");
     rewrite(store, &choice.inputs, moving)?;
     Ok(true)
+}
+
+/// The tables that still exist over which neighbouring keys lie scattered.
+fn scattered_of<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, state: &State) -> BTreeSet<u64> {
+    let mut scattered = store.home.scattered.lock();
+    scattered.retain(|number| state.tables.contains_key(number));
+    scattered.clone()
 }
 
 /// The manifest's tables with the current counts.
@@ -167,6 +216,8 @@ fn rewrite<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, inputs: &[u64], moving: 
         moving.aside.failed.extend(inputs);
     }
     outcome?;
+    // What an input keeps for snapshots lies in no other place afterwards, however often it is rewritten.
+    store.home.scattered.lock().retain(|number| !inputs.contains(number));
     moving.aside.rewritten(inputs, &store.home.runs.all());
     drop_dead(store)?;
     store.fit_cache();

@@ -8,6 +8,7 @@
 //!    of it is never counted.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -39,7 +40,17 @@ enum Census {
 
 /// The tables and their counts.
 #[derive(Debug)]
-pub(super) struct Runs(Mutex<Counts>);
+pub(super) struct Runs {
+    counts: Mutex<Counts>,
+    /// Entries that have died since the last look for tables that are worth rewriting, and how many are worth
+    /// one.
+    died: AtomicU64,
+    worth_a_look: AtomicU64,
+}
+
+/// The part of all entries that dies between two looks, and the least entries that do.
+const LOOKS: u64 = 32;
+const LEAST_DIED: u64 = 16;
 
 #[derive(Debug)]
 struct Counts {
@@ -55,24 +66,29 @@ impl Runs {
     pub fn new(state: &State) -> Runs {
         let of = |table: &crate::manifest::TableState| (0, table.meta.entries, table.meta.file_bytes);
         let tables = state.tables.iter().map(|(number, table)| (*number, of(table))).collect();
-        Runs(Mutex::new(Counts { tables, census: Census::At(None), first_new: state.next_file }))
+        Runs {
+            counts: Mutex::new(Counts { tables, census: Census::At(None), first_new: state.next_file }),
+            died: AtomicU64::new(0),
+            worth_a_look: AtomicU64::new(LEAST_DIED),
+        }
     }
 
     /// A table was made that no word leads to yet.
     pub fn add(&self, number: u64, entries: u64, bytes: u64) {
-        self.0.lock().tables.insert(number, (0, entries, bytes));
+        self.counts.lock().tables.insert(number, (0, entries, bytes));
     }
 
     /// A word leads to an entry of a table that was made since the opening.
     pub fn arrived(&self, number: u64) {
-        if let Some((live, ..)) = self.0.lock().tables.get_mut(&number) {
+        if let Some((live, ..)) = self.counts.lock().tables.get_mut(&number) {
             *live += 1;
         }
     }
 
     /// No word leads to the entry of `key` any more.
     pub fn died(&self, number: u64, key: &[u8]) {
-        let mut counts = self.0.lock();
+        self.died.fetch_add(1, Ordering::Relaxed);
+        let mut counts = self.counts.lock();
         let counted = match &counts.census {
             Census::Done => true,
             Census::At(reached) => {
@@ -84,10 +100,22 @@ impl Runs {
         }
     }
 
+    /// Whether so many entries have died since this was true that some tables may be worth rewriting.
+    pub fn is_due(&self) -> bool {
+        let least = self.worth_a_look.load(Ordering::Relaxed);
+        // Another thread may look between the two.
+        if self.died.load(Ordering::Relaxed) < least || self.died.swap(0, Ordering::Relaxed) < least {
+            return false;
+        }
+        let entries: u64 = self.counts.lock().tables.values().map(|(_, entries, _)| entries).sum();
+        self.worth_a_look.store((entries / LOOKS).max(LEAST_DIED), Ordering::Relaxed);
+        true
+    }
+
     /// The walk has met all keys up to `reached`; `found` has the numbers of named entries of each table that
     /// were not counted yet. Nobody writes meanwhile.
     pub fn counted(&self, reached: Option<&[u8]>, found: &BTreeMap<u64, u64>) {
-        let mut counts = self.0.lock();
+        let mut counts = self.counts.lock();
         let first_new = counts.first_new;
         for (number, more) in found.range(..first_new) {
             if let Some((live, ..)) = counts.tables.get_mut(number) {
@@ -101,27 +129,27 @@ impl Runs {
 
     /// The walk is over.
     pub fn all_counted(&self) {
-        self.0.lock().census = Census::Done;
+        self.counts.lock().census = Census::Done;
     }
 
     /// Whether the walk has met a key.
     pub fn has_begun(&self) -> bool {
-        !matches!(self.0.lock().census, Census::At(None))
+        !matches!(self.counts.lock().census, Census::At(None))
     }
 
     /// Whether the counts are complete.
     pub fn are_counted(&self) -> bool {
-        matches!(self.0.lock().census, Census::Done)
+        matches!(self.counts.lock().census, Census::Done)
     }
 
     pub fn remove(&self, numbers: &[u64]) {
-        let mut counts = self.0.lock();
+        let mut counts = self.counts.lock();
         counts.tables.retain(|number, _| !numbers.contains(number));
     }
 
     /// Every table.
     pub fn all(&self) -> Vec<Run> {
-        let counts = self.0.lock();
+        let counts = self.counts.lock();
         let run = |(&number, &(live, entries, bytes)): (&u64, &(i64, u64, u64))| Run {
             number,
             entries,
@@ -161,6 +189,20 @@ mod tests {
         runs.all_counted();
         runs.died(2, b"zz");
         assert_eq!((live(&runs), runs.are_counted()), (vec![3, 1], true));
+    }
+
+    #[test]
+    fn a_look_is_due_when_many_have_died() {
+        let runs = two_tables();
+        (0..LEAST_DIED - 1).for_each(|_| runs.died(1, b"a"));
+        assert!(!runs.is_due());
+        runs.died(1, b"a");
+        runs.add(9, 100 * LOOKS, 80);
+        assert!(runs.is_due() && !runs.is_due());
+        (0..99).for_each(|_| runs.died(1, b"a"));
+        assert!(!runs.is_due());
+        (0..100).for_each(|_| runs.died(1, b"a"));
+        assert!(runs.is_due());
     }
 
     #[test]

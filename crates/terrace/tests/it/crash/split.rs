@@ -320,3 +320,42 @@ fn crashes_where_writers_use_slots_again() {
     assert!(again > 6, "{again}");
     judge_all(&tiny(), &moments, "writers alone");
 }
+
+/// Must catch a word that leads to a copy of an item that is not durable, the place of an item that is used again
+/// while its word still leads there, and a copy that hides a newer item.
+#[test]
+fn crashes_where_items_are_packed() {
+    if !is_tried() {
+        return;
+    }
+    for held in [false, true] {
+        let what = if held { "packing under a snapshot" } else { "packing" };
+        let world = world();
+        let mut life = Life::on(&world, &tiny());
+        life.does(&puts(0..16, LARGE));
+        if held {
+            life.does(&[vec![Op::Snapshot], puts((0..16).step_by(3), LARGE + 300)].concat());
+        }
+        let first = life.items();
+        let ops: Vec<Op> = [Op::COMPACT_LONG_KEYS]
+            .into_iter()
+            .chain(puts((0..16).step_by(5), LARGE + 512))
+            .chain([Op::Delete { key: 2 }, Op::Delete { key: 9 }])
+            .chain(puts(20..26, LARGE))
+            .chain(held.then_some([Op::ReadSnapshots, Op::Release]).into_iter().flatten())
+            .chain([Op::Background, Op::COMPACT_LONG_KEYS, Op::Compare])
+            .collect();
+        let moments = life.moments_of(what, &ops);
+        let (then, split) = (life.items(), life.stats().split);
+        let numbers = |items: &BTreeMap<usize, u64>| items.values().copied().collect::<BTreeSet<u64>>();
+        let moved = then
+            .iter()
+            .filter(|(at, number)| numbers(&first).contains(number) && first.get(at) != Some(number));
+        assert!(moved.count() > 4, "{first:?} {then:?}");
+        // Beside items there are the block of the stamp, and the last one of a packed run.
+        assert!(split.held_bytes <= split.item_bytes + split.item_bytes / 12 + 2 * 4096, "{split:?}");
+        judge_all(&tiny(), &moments, what);
+        let looks = judge_openings(&tiny(), &moments, Every(37), what);
+        assert!(looks > 20, "{looks}");
+    }
+}

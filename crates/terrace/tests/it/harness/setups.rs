@@ -302,6 +302,9 @@ fn common_setups(engine: &Engine) -> Vec<Setup> {
             s.options.split.garbage_share = 0.0;
             s.options.split.live_threshold = 0.99;
             s.options.split.run_bytes = 1024;
+            s.options.split.sequentiality_keys = 3;
+            s.options.split.sequentiality_runs = 1;
+            s.options.split.leaf_scan_runs = 1;
         }),
         Setup::tiny("one record a block, no cache", engine).with(|s| {
             s.options.slm.block_bytes = 1;
