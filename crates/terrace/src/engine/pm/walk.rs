@@ -13,20 +13,14 @@ use terrace_base::{Error, Result};
 use terrace_index::ScanBatch;
 
 use super::PmStore;
-use super::elsewhere::{Elsewhere, PlaceOf, VersionRef, VersionRefOf};
+use super::elsewhere::{Elsewhere, VersionRefOf};
 use super::index::KeyIndex;
-use super::read::value;
-use super::versions::Named;
+use super::together::{Reader, TOGETHER, Wanted};
 use crate::core::engine::{Direction, EngineIter};
-use crate::versions::Record;
 
 /// Keys of the first batch, and of later ones.
 const FIRST_KEYS: usize = 32;
 const MOST_KEYS: usize = 256;
-
-/// Records whose reading begins together, and the bytes of each that are prefetched.
-const TOGETHER: usize = 16;
-const FRONT_BYTES: u64 = 128;
 
 /// Bytes of values after which the rest of a batch is left for later.
 const BATCH_BYTES: usize = 1 << 20;
@@ -63,92 +57,45 @@ impl Found {
                     if fresh { Some(self.batch.word(i)) } else { store.index.get(self.batch.key(i))? };
                 *word = store.decode_some(bits)?;
             }
-            bytes += self.read_together(store, at, &words[..end - self.done])?;
+            bytes += self.read_together(store, at, &words, end - self.done)?;
         }
         Ok(())
     }
 
-    /// Reads the versions of the next keys, whose newest are `words`, together instead of one after the
+    /// Reads the versions of the next `count` keys, whose newest are `words`, together instead of one after the
     /// other. If what lies elsewhere is more than a batch, it reads only the first of them, at least one.
     /// Returns the bytes of their values. The caller has been present since before the words were loaded.
     fn read_together<I: KeyIndex>(
         &mut self,
         store: &PmStore<I>,
         at: u64,
-        words: &[Option<VersionRefOf<I>>],
+        words: &[Option<VersionRefOf<I>>; TOGETHER],
+        count: usize,
     ) -> Result<usize> {
-        let records = words.iter().flatten().filter_map(|word| word.record());
-        records.for_each(|word| store.pool.prefetch(word.offset(), FRONT_BYTES));
-        let mut newest = [None; TOGETHER];
-        for (i, (word, version)) in words.iter().zip(&mut newest).enumerate() {
-            *version = match *word {
-                None => None,
-                Some(VersionRef::Place(place)) => Some(Named::Place(place)),
-                Some(VersionRef::Record(word)) => {
-                    // SAFETY: the caller is present.
-                    let found = unsafe { Record::peek(&store.pool, word)? };
-                    Some(Named::Record(found.of(&store.pool, self.batch.key(self.done + i))?))
-                }
-            };
-        }
-        store.pool.charge_reads(newest.iter().flatten().filter_map(|version| match version {
-            Named::Record(record) => Some(record.range()),
-            Named::Place(_) => None,
-        }));
+        let mut keys: [&[u8]; TOGETHER] = Default::default();
+        (0..count).for_each(|i| keys[i] = self.batch.key(self.done + i));
+        let keys = &keys[..count];
         let mut values: [Option<Bytes>; TOGETHER] = Default::default();
-        let (mut elsewhere, mut bytes_elsewhere, mut count) = (Vec::new(), 0, words.len());
-        for (i, version) in newest.iter().enumerate() {
-            let Some(version) = version else { continue };
-            let place = match store.version_from(*version, at)? {
-                None => continue,
-                Some(Named::Place(place)) => (i, place, at),
-                Some(Named::Record(record)) => match store.place_in(&record)? {
-                    Some(place) => (i, place, u64::MAX),
-                    None => {
-                        values[i] = value(&record);
-                        continue;
-                    }
-                },
-            };
-            bytes_elsewhere += store.home.bytes_at(place.1);
-            if bytes_elsewhere > BATCH_BYTES as u64 && !elsewhere.is_empty() {
-                count = i;
-                break;
-            }
-            elsewhere.push(place);
-        }
-        if !elsewhere.is_empty() {
-            self.read_elsewhere(store, at, &elsewhere, &mut values)?;
-        }
+        let mut elsewhere = Vec::new();
+        store.read_records(Reader { at, is_of_keys: false }, keys, words, &mut values, &mut elsewhere)?;
+        let mut bytes_elsewhere = 0;
+        let is_too_much = |wanted: &Wanted<I>| {
+            let is_first = bytes_elsewhere == 0;
+            bytes_elsewhere += store.home.bytes_at(wanted.1);
+            bytes_elsewhere > BATCH_BYTES as u64 && !is_first
+        };
+        let most = elsewhere.iter().position(is_too_much).unwrap_or(elsewhere.len());
+        let count = elsewhere.get(most).map_or(count, |wanted| wanted.0);
+        store.read_elsewhere(at, keys, &elsewhere[..most], &mut values)?;
         let mut bytes = 0;
-        for value in values.into_iter().take(count) {
+        for (key, value) in keys[..count].iter().zip(values) {
             if let Some(value) = value {
                 bytes += value.len();
-                self.entries.push_back((Bytes::copy_from_slice(self.batch.key(self.done)), value));
+                self.entries.push_back((Bytes::copy_from_slice(key), value));
             }
-            self.done += 1;
         }
+        self.done += count;
         Ok(bytes)
-    }
-
-    /// Reads what lies elsewhere for the `i`-th of the next keys, each up to its number.
-    fn read_elsewhere<I: KeyIndex>(
-        &self,
-        store: &PmStore<I>,
-        at: u64,
-        wanted: &[(usize, PlaceOf<I>, u64)],
-        values: &mut [Option<Bytes>; TOGETHER],
-    ) -> Result<()> {
-        let key = |i: usize| self.batch.key(self.done + i);
-        let places: Vec<_> = wanted.iter().map(|(i, place, _)| (key(*i), *place)).collect();
-        for ((i, _, most), loaded) in wanted.iter().zip(store.home.load_many(&places)?) {
-            values[*i] = match loaded {
-                Some(loaded) => (loaded.number <= *most).then_some(loaded.value),
-                // It has moved: the index knows where.
-                None => store.get_at(key(*i), at)?,
-            };
-        }
-        Ok(())
     }
 
     /// The next entry visible to the snapshot `at`. `more` appends the keys that follow to the empty batch it

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 use terrace_disk::{Fs, Slot, Slots};
 use terrace_pmem::Pool;
-use terrace_table::Position;
+use terrace_table::{Position, Sought, find_many};
 
 use super::item;
 use super::pace::Pace;
@@ -251,29 +251,29 @@ impl Elsewhere for Ssd {
 
     fn load_many(&self, wanted: &[(&[u8], OnSsd)]) -> Result<Vec<Option<Loaded>>> {
         let mut found: Vec<Option<Loaded>> = vec![None; wanted.len()];
-        let (mut slots, mut runs) = (Vec::new(), Vec::new());
-        for (i, (_, place)) in wanted.iter().enumerate() {
+        let tables = self.tables.load();
+        let (mut slots, mut places, mut sought) = (Vec::new(), Vec::new(), Vec::new());
+        for (i, &(key, place)) in wanted.iter().enumerate() {
             match place {
-                OnSsd::Slot(slot) => slots.push((i, *slot)),
-                OnSsd::Run(position) => runs.push((position.number(), i, *position)),
+                OnSsd::Slot(slot) => slots.push((i, slot)),
+                OnSsd::Run(position) => {
+                    // A table that is gone has been migrated or rewritten.
+                    if let Some(table) = tables.get(&position.number()) {
+                        places.push((i, position));
+                        sought.push(Sought { table, key, position: Some(position) });
+                    }
+                }
             }
         }
-        let places: Vec<Slot> = slots.iter().map(|(_, slot)| *slot).collect();
+        let in_slots: Vec<Slot> = slots.iter().map(|(_, slot)| *slot).collect();
         let sector = u64::from(self.sector_bytes);
-        for ((i, slot), read) in slots.into_iter().zip(self.slots.read_many(&places)?) {
+        for ((i, slot), read) in slots.into_iter().zip(self.slots.read_many(&in_slots)?) {
             let path = self.slots_path();
             found[i] = Some(item::load(self.origin, wanted[i].0, read, &path, slot.first() * sector)?);
         }
-        runs.sort_unstable();
-        let tables = self.tables.load();
-        for of_table in runs.chunk_by(|a, b| a.0 == b.0) {
-            let Some(table) = tables.get(&of_table[0].0) else { continue };
-            let requests: Vec<(Position, &[u8])> =
-                of_table.iter().map(|(_, i, position)| (*position, wanted[*i].0)).collect();
-            for ((_, i, position), entry) in of_table.iter().zip(table.get_many(&requests, u64::MAX)?) {
-                let entry = entry.ok_or_else(|| self.misplaced(wanted[*i].0, *position))?;
-                found[*i] = Some(Loaded { number: entry.seq, value: entry.value });
-            }
+        for ((i, position), entry) in places.into_iter().zip(find_many(&sought, u64::MAX)?) {
+            let entry = entry.ok_or_else(|| self.misplaced(wanted[i].0, position))?;
+            found[i] = Some(Loaded { number: entry.seq, value: entry.value });
         }
         Ok(found)
     }
