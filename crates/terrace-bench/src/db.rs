@@ -31,6 +31,11 @@ impl Store for TerraceStore {
         Ok(value.map(|value| visit(&value)).is_some())
     }
 
+    fn multi_get(&self, keys: &[&[u8]], visit: &mut dyn FnMut(Option<&[u8]>)) -> StoreResult<()> {
+        self.db.multi_get(keys)?.iter().for_each(|value| visit(value.as_deref()));
+        Ok(())
+    }
+
     fn scan(&self, from: Option<&[u8]>, direction: Direction, visit: Visit<'_>) -> StoreResult<()> {
         walk_either(self.db.range(bounds(from, direction))?, direction, |(key, value)| visit(&key, &value))
     }

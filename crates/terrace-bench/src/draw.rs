@@ -9,7 +9,7 @@ use crate::run::Plan;
 use crate::space::KeySpace;
 use crate::stream::{Stream, StreamMaker};
 use crate::values::ValuePool;
-use crate::workload::{Action, ONE_RECORD, Workload};
+use crate::workload::{Action, ONE_RECORD, READ, Workload};
 
 /// The operations and the values of a workload under a plan.
 #[derive(Debug)]
@@ -42,7 +42,11 @@ impl Draw {
 }
 
 fn streams(workload: &Workload, plan: &Plan, space: &Arc<KeySpace>) -> Option<StreamMaker> {
-    let Action::Operations { mix, keys, scan_records } = workload.action else { return None };
+    let (mix, keys, scan_records) = match workload.action {
+        Action::Operations { mix, keys, scan_records } => (mix, keys, scan_records),
+        Action::MultiRead(keys) => (READ, keys, ONE_RECORD),
+        Action::Walk(_) | Action::Replay | Action::Flush | Action::Compact => return None,
+    };
     let operations = plan.operations(workload);
     let expected = if operations == u64::MAX { 0 } else { operations };
     let fill = workload.fills().then_some(plan.num);

@@ -25,6 +25,8 @@ pub enum Kind {
     Delete,
     /// Several writes at once.
     Batch,
+    /// Several point reads at once.
+    MultiRead,
     /// One step of a walk over the database.
     Step,
     /// A flush or a compaction.
@@ -33,7 +35,7 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 10] = [
         Kind::Read,
         Kind::Update,
         Kind::Insert,
@@ -41,6 +43,7 @@ impl Kind {
         Kind::Modify,
         Kind::Delete,
         Kind::Batch,
+        Kind::MultiRead,
         Kind::Step,
         Kind::Upkeep,
     ];

@@ -44,6 +44,8 @@ pub struct Plan {
     pub random_share: f64,
     /// Records that a seek of `seekrandom` reads.
     pub seek_records: u32,
+    /// Keys of each read of `multireadrandom`.
+    pub multi_keys: usize,
     /// Writes made at once by workloads that only write; 1 for single puts.
     pub batch: usize,
     /// The seed of random numbers.
@@ -66,6 +68,7 @@ impl Default for Plan {
             value_size: 100,
             random_share: 0.5,
             seek_records: 1,
+            multi_keys: 32,
             batch: 1,
             seed: 1,
             trace: None,

@@ -74,6 +74,16 @@ pub trait Store: Send + Sync {
     /// Shows the value of `key` to `visit`; false if there is none.
     fn get(&self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> StoreResult<bool>;
 
+    /// Shows the values of `keys` to `visit` in their order, `None` for each key that is not there.
+    fn multi_get(&self, keys: &[&[u8]], visit: &mut dyn FnMut(Option<&[u8]>)) -> StoreResult<()> {
+        for key in keys {
+            if !self.get(key, &mut |value| visit(Some(value)))? {
+                visit(None);
+            }
+        }
+        Ok(())
+    }
+
     /// Shows records to `visit` in key order, from the first at or after `from` (at or before it
     /// when going backward; `None` is the end of the key space one starts at), until it returns
     /// false or there are no more.

@@ -98,6 +98,7 @@ impl Worker<'_> {
     fn work(&mut self, first: u64, operations: u64) -> StoreResult<()> {
         match self.shared.action {
             Action::Operations { mix, .. } => self.operate(mix, first, operations),
+            Action::MultiRead(_) => self.read_many(first, operations),
             Action::Walk(direction) => self.walk(direction, operations),
             Action::Replay => self.replay(),
             Action::Flush => self.upkeep(|store| store.flush()),
@@ -260,6 +261,33 @@ impl Worker<'_> {
         Ok(())
     }
 
+    fn read_many(&mut self, first: u64, operations: u64) -> StoreResult<()> {
+        let Some(mut stream) = self.shared.draw.stream(self.index, first) else { return Ok(()) };
+        let size = self.shared.plan.multi_keys.max(1);
+        let (mut numbers, mut keys) = (Vec::with_capacity(size), vec![0; size * self.shared.plan.key_size]);
+        let mut left = operations;
+        while left > 0 {
+            numbers.clear();
+            for key in keys.chunks_mut(self.shared.plan.key_size).take(left.min(size as u64) as usize) {
+                let Op::Read(number) = stream.next_op() else { continue };
+                key.copy_from_slice(self.keys.key(number));
+                numbers.push((number, self.shared.space.must_hold(number)));
+            }
+            let found = {
+                let keys: Vec<&[u8]> = keys.chunks(self.shared.plan.key_size).take(numbers.len()).collect();
+                look_up_many(&*self.shared.store, &keys, &mut self.counts)?
+            };
+            for (&(number, due), found) in numbers.iter().zip(found) {
+                self.judge(number, due, found);
+            }
+            left -= numbers.len() as u64;
+            if !self.ended(Kind::MultiRead, numbers.len() as u64) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     fn read_absent(&mut self, number: u64) -> StoreResult<()> {
         let found = look_up(&*self.shared.store, self.keys.absent(number), &mut self.counts)?;
         self.counts.unwritten += u64::from(found);
@@ -347,6 +375,18 @@ fn look_up(store: &dyn Store, key: &[u8], counts: &mut Counts) -> StoreResult<bo
     counts.found += u64::from(found);
     counts.missing += u64::from(!found);
     counts.bytes_read += bytes;
+    Ok(found)
+}
+
+/// Whether each of `keys` was found.
+fn look_up_many(store: &dyn Store, keys: &[&[u8]], counts: &mut Counts) -> StoreResult<Vec<bool>> {
+    let mut found = Vec::with_capacity(keys.len());
+    store.multi_get(keys, &mut |value| {
+        counts.found += u64::from(value.is_some());
+        counts.missing += u64::from(value.is_none());
+        counts.bytes_read += value.map_or(0, touch);
+        found.push(value.is_some());
+    })?;
     Ok(found)
 }
 

@@ -74,6 +74,8 @@ pub enum Action {
         /// Shortest and longest scan, in records, equally likely between.
         scan_records: (u32, u32),
     },
+    /// Reads of so many such keys at once as the plan says, each key one operation.
+    MultiRead(KeyChoice),
     /// Every record in key order, each record one operation.
     Walk(Direction),
     /// The operations of the plan's trace.
@@ -122,7 +124,7 @@ impl Mix {
 }
 
 const NO_OPS: Mix = Mix { read: 0, update: 0, insert: 0, scan: 0, modify: 0, delete: 0, expire: 0, pop: 0 };
-const READ: Mix = Mix { read: 100, ..NO_OPS };
+pub(crate) const READ: Mix = Mix { read: 100, ..NO_OPS };
 const UPDATE: Mix = Mix { update: 100, ..NO_OPS };
 const INSERT: Mix = Mix { insert: 100, ..NO_OPS };
 const DELETE: Mix = Mix { delete: 100, ..NO_OPS };
@@ -171,6 +173,7 @@ pub const WORKLOADS: &[Workload] = &[
     ),
     on_existing("overwrite", "write num records over random keys", operations(UPDATE, KeyChoice::Uniform)),
     on_existing("readrandom", "read random keys", operations(READ, KeyChoice::Uniform)),
+    on_existing("multireadrandom", "read random keys, many at once", Action::MultiRead(KeyChoice::Uniform)),
     on_existing(
         "readexponential",
         "read keys, 95% of them among the first 15% in key order",
@@ -315,7 +318,7 @@ impl Workload {
         match self.action {
             Action::Operations { mix, .. } => mix.needs_order(),
             Action::Walk(_) => true,
-            Action::Replay | Action::Flush | Action::Compact => false,
+            Action::MultiRead(_) | Action::Replay | Action::Flush | Action::Compact => false,
         }
     }
 

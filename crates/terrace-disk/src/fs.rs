@@ -283,6 +283,9 @@ pub trait ReadFile: Send + Sync + Debug {
         reads.iter_mut().try_for_each(|(offset, buf)| self.read_at(*offset, buf))
     }
 
+    /// Asks the system to read `len` bytes from `offset` on soon, and does not wait. Nothing is said of success.
+    fn will_need(&self, _offset: u64, _len: u64) {}
+
     /// All of the file, to be read without system calls; `None` if that is not possible, for any reason.
     fn map(&self) -> Option<Mapping> {
         None

@@ -199,6 +199,14 @@ impl ReadFile for LazyFile {
         self.with(|file| file.read_many(reads))
     }
 
+    /// A file that cannot be opened says so when it is read.
+    fn will_need(&self, offset: u64, len: u64) {
+        let _ = self.with(|file| {
+            file.will_need(offset, len);
+            Ok(())
+        });
+    }
+
     /// Needs no descriptor once it is made.
     fn map(&self) -> Option<Mapping> {
         self.with(|file| Ok(file.map())).ok().flatten()

@@ -281,6 +281,10 @@ impl ReadFile for MeteredRead {
         Ok(())
     }
 
+    fn will_need(&self, offset: u64, len: u64) {
+        self.inner.will_need(offset, len);
+    }
+
     /// Reads through a mapping are not counted, so there is none where reads are charged for.
     fn map(&self) -> Option<Mapping> {
         if self.counters.toll.is_some() { None } else { self.inner.map() }

@@ -9,6 +9,7 @@ use terrace_base::Result;
 use crate::block::{Block, Held};
 use crate::entry::Entry;
 use crate::frame::{BlockKind, Handle, Header};
+use crate::many::find_each;
 use crate::position::Position;
 use crate::table::Table;
 
@@ -74,9 +75,22 @@ impl Table {
         max_seq: u64,
         buffers: &mut ReadBuffers,
     ) -> Vec<Option<Entry>> {
-        let Some(map) = self.map() else { return self.get_ahead_by_calls(requests, max_seq, buffers) };
-        let found = self.get_many_mapped(map, requests, max_seq);
-        found.into_iter().map(|found| found.and_then(|found| found.ok().flatten())).collect()
+        if self.map().is_none() {
+            return self.get_ahead_by_calls(requests, max_seq, buffers);
+        }
+        let found = find_each(&self.sought(requests), max_seq).unwrap_or_default().into_iter();
+        found.map(|found| found.ok().flatten()).collect()
+    }
+
+    /// Asks the system to read soon what [`get_ahead`](Self::get_ahead) will read for `requests`, as far as nobody has
+    /// read it. A caller that is going to read from several tables lets the disk work on all of them at once.
+    pub fn announce_ahead(&self, requests: &[(Position, &[u8])]) {
+        let mut rest = requests;
+        while let Some(&(position, _)) = rest.first() {
+            let Ok(window) = self.check_position(position).and_then(|()| self.window(rest)) else { return };
+            self.announce(window.start, window.end - window.start);
+            rest = &rest[rest.partition_point(|(position, _)| position.offset() < window.end)..];
+        }
     }
 
     fn get_ahead_by_calls(

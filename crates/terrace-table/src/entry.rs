@@ -21,6 +21,13 @@ pub struct Entry {
     pub value: Bytes,
 }
 
+impl Entry {
+    /// The value, unless it is a tombstone.
+    pub fn into_value(self) -> Option<Bytes> {
+        (self.kind == Kind::Put).then_some(self.value)
+    }
+}
+
 /// The order of entries: key ascending, then sequence number descending.
 pub(crate) fn order(a: (&[u8], u64), b: (&[u8], u64)) -> Ordering {
     a.0.cmp(b.0).then(b.1.cmp(&a.1))

@@ -11,6 +11,7 @@
 //! This does not detect bytes that change on the medium after they were verified, and that are read again because the
 //! page cache has dropped them. `Table::verify` detects them, and so do compactions, which read by calls.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
@@ -21,7 +22,7 @@ use terrace_disk::Mapping;
 use crate::block::{Block, Found, Lookup, View};
 use crate::entry::Entry;
 use crate::footer::{FOOTER_BYTES, Footer};
-use crate::frame::{BlockKind, HEADER_BYTES, Header};
+use crate::frame::{BlockKind, HEADER_BYTES, Handle, Header};
 use crate::index::decode_handle;
 use crate::options::Compression;
 use crate::position::Position;
@@ -36,9 +37,6 @@ const SHARED_VALUE_BYTES: usize = 256;
 
 /// Bytes from one to the next of which at least one lies in each page.
 const STRIDE_BYTES: usize = 4096;
-
-/// How many blocks ahead the header of one is loaded, and, half as far ahead, its end.
-const BLOCKS_AHEAD: usize = 8;
 
 /// So many reads go by calls before a table that could not be mapped is tried again.
 const READS_BETWEEN_TRIES: u64 = 4096;
@@ -125,31 +123,34 @@ impl TableMap {
         Some((start, payload))
     }
 
-    /// The first bytes of the data block that `position` names, unless it names none of this table.
+    /// The first bytes of the block at `offset`, unless none can be there.
     #[inline]
-    fn head(&self, position: Position) -> Option<&[u8; HEADER_BYTES]> {
-        let is_here = position.number() == u64::from(self.number);
-        let data = self.mapping.bytes().get(..self.data_end).filter(|_| is_here)?;
-        data.get(position.offset() as usize..)?.first_chunk()
+    fn head(&self, offset: u64) -> Option<&[u8; HEADER_BYTES]> {
+        self.mapping.bytes().get(..self.end)?.get(offset as usize..)?.first_chunk()
     }
 
-    /// Starts loading the header of the block at `position`.
+    /// Starts loading the header of the block at `offset`.
     #[inline]
-    fn prefetch_header(&self, position: Position) {
-        if let Some(head) = self.head(position) {
+    pub fn prefetch_header(&self, offset: u64) {
+        if let Some(head) = self.head(offset) {
             prefetch::line(head.as_ptr());
         }
     }
 
-    /// Starts loading what a search of the block at `position` reads first: its beginning and its end. The
-    /// header, which is read here, says where the end is.
+    /// Starts loading the end of the block at `offset`, where a search begins. The header, which is read here, says
+    /// where that is.
     #[inline]
-    fn prefetch_ends(&self, position: Position) {
-        if let Some(head) = self.head(position) {
+    pub fn prefetch_end(&self, offset: u64) {
+        if let Some(head) = self.head(offset) {
             let last = Header::stored_of(head).wrapping_add(HEADER_BYTES - 1);
-            prefetch::line(head.as_ptr().wrapping_add(prefetch::LINE_BYTES));
             prefetch::line(head.as_ptr().wrapping_add(last));
         }
+    }
+
+    /// The block of `kind` at `offset`, if it was verified and so is probably in memory.
+    #[inline]
+    pub fn verified_view(&self, offset: u64, kind: BlockKind) -> Option<View<'_>> {
+        self.is_verified(offset).then(|| self.view(offset, kind))?.map(|(_, view)| view)
     }
 
     #[cold]
@@ -223,14 +224,11 @@ impl TableMap {
         value
     }
 
-    /// The answer of the block at `position` about the version of `key` up to `max_seq`; `None` if system calls have to
-    /// find it.
+    /// The answer of the data block at `offset` about the version of `key` up to `max_seq`; `None` if system calls have
+    /// to find it.
     #[inline]
-    fn find(&self, position: Position, key: &[u8], max_seq: u64) -> Option<InBlock> {
-        if position.number() != u64::from(self.number) {
-            return None;
-        }
-        let (start, view) = self.view(position.offset(), BlockKind::Data)?;
+    pub fn find(&self, offset: u64, key: &[u8], max_seq: u64) -> Option<InBlock> {
+        let (start, view) = self.view(offset, BlockKind::Data)?;
         let found = match view.find(key, max_seq).ok()? {
             Lookup::Found(found) => InBlock::Entry(self.entry(start, found)),
             Lookup::PastEnd { same_key: true } => InBlock::Behind,
@@ -239,23 +237,19 @@ impl TableMap {
         self.is_sound().then_some(found)
     }
 
-    /// The result of a search from the index block at `offset`.
-    fn search(&self, offset: u64, key: &[u8], max_seq: u64) -> Option<Option<Entry>> {
+    /// The data block to which the index block at `offset` leads `key`; `None` if system calls have to find it.
+    #[inline]
+    pub fn data_handle(&self, offset: u64, key: &[u8], max_seq: u64) -> Option<Handle> {
         let (_, index) = self.view(offset, BlockKind::Index)?;
         // An index block that the root leads to must have one; otherwise it is damaged.
         let value = index.value_at_or_after(key, max_seq).ok()??;
         let handle = decode_handle(value, self.data_end as u64).ok()?;
-        let (start, view) = self.view(handle.offset, BlockKind::Data)?;
-        let found = match view.find(key, max_seq).ok()? {
-            Lookup::Found(found) => Some(self.entry(start, found)),
-            Lookup::Absent | Lookup::PastEnd { .. } => None,
-        };
-        self.is_sound().then_some(found)
+        self.is_sound().then_some(handle)
     }
 }
 
 /// The answer of a block about a key.
-enum InBlock {
+pub(crate) enum InBlock {
     Entry(Entry),
     Nothing,
     /// It has versions that are too new; others may follow in later blocks.
@@ -348,71 +342,38 @@ impl Table {
         key: &[u8],
         max_seq: u64,
     ) -> Option<Result<Option<Entry>>> {
-        Some(match map.find(position, key, max_seq)? {
+        if position.number() != u64::from(map.number) {
+            return None;
+        }
+        Some(match map.find(position.offset(), key, max_seq)? {
             InBlock::Entry(entry) => Ok(Some(entry)),
             InBlock::Nothing => Ok(None),
-            InBlock::Behind => self.get_by_index(key, max_seq),
+            InBlock::Behind => self.search(key, max_seq),
         })
     }
 
-    /// A search through root, index and data through the mapping; `None` if calls have to tell.
-    pub(crate) fn search_mapped(&self, key: &[u8], max_seq: u64) -> Option<Option<Entry>> {
-        let map = self.map()?;
-        let value = self.root().ok()?.view().value_at_or_after(key, max_seq).ok()?;
-        let Some(value) = value else { return Some(None) };
-        let handle = decode_handle(value, map.end as u64).ok()?;
-        map.search(handle.offset, key, max_seq)
-    }
-
-    /// [`get_many`](Table::get_many) through the mapping; entries that are not found there are `None`. All are `None`
-    /// if the mapping fails meanwhile: bytes that were sound when they were found may be zeros by now.
-    pub(crate) fn get_many_mapped(
-        &self,
-        map: &TableMap,
-        requests: &[(Position, &[u8])],
-        max_seq: u64,
-    ) -> Vec<Option<Result<Option<Entry>>>> {
-        self.announce(map, requests);
-        requests.iter().take(BLOCKS_AHEAD).for_each(|&(position, _)| map.prefetch_header(position));
-        let each = requests.iter().enumerate().map(|(i, &(position, key))| {
-            if let Some(&(later, _)) = requests.get(i + BLOCKS_AHEAD) {
-                map.prefetch_header(later);
-            }
-            if let Some(&(next, _)) = requests.get(i + BLOCKS_AHEAD / 2) {
-                map.prefetch_ends(next);
-            }
-            self.get_at_mapped(map, position, key, max_seq)
-        });
-        let mut found: Vec<_> = each.collect();
-        if !map.is_sound() {
-            found.iter_mut().for_each(|found| *found = None);
+    /// Asks the system to read the block of `len` bytes at `offset` soon, unless it has been read before or is in the
+    /// cache, from which it is taken then.
+    pub(crate) fn announce(&self, offset: u64, len: u64) -> Option<Arc<Block>> {
+        let map = self.any_map();
+        if map.is_none_or(|map| map.has_compressed.load(Ordering::Relaxed))
+            && let Some(block) = self.cached(offset)
+        {
+            return Some(block);
         }
-        found
-    }
-
-    /// Asks the system to read those blocks of `requests` at once that were not read before. A single block is not
-    /// announced.
-    pub(crate) fn announce(&self, map: &TableMap, requests: &[(Position, &[u8])]) {
-        if requests.len() < 2 {
-            return;
+        match map {
+            Some(map) if map.is_verified(offset) => {}
+            Some(map) => map.will_need(offset, offset + len),
+            None => self.file().will_need(offset, len),
         }
-        let mut range = 0..0;
-        for (position, _) in requests.iter().filter(|(position, _)| !map.is_verified(position.offset())) {
-            let (from, len) = (position.offset(), position.read_len() as u64);
-            if from < range.start || from > range.end + STRIDE_BYTES as u64 {
-                map.will_need(range.start, range.end);
-                range = from..from + len;
-            }
-            range.end = range.end.max(from + len);
-        }
-        map.will_need(range.start, range.end);
+        None
     }
 
     /// The compressed block of `kind` at `offset`, decompressed from the mapping; `None` if calls have to tell.
     pub(crate) fn decompress_mapped(&self, offset: u64, kind: BlockKind) -> Option<Block> {
         let map = self.any_map()?;
         let stored = map.compressed(offset, kind)?;
-        let handle = crate::frame::Handle { offset, len: stored.len() as u64 };
+        let handle = Handle { offset, len: stored.len() as u64 };
         let block = self.decode_block(stored, handle, kind).ok()?;
         map.is_sound().then_some(block)
     }

@@ -101,7 +101,11 @@ impl Source {
         let is_announced = self.announced.contains(&handle.offset) || map.is_verified(handle.offset);
         if before.is_some() && !is_announced {
             let (from, to) = self.range_to_read(handle, before)?;
-            self.table.map().into_iter().for_each(|map| map.will_need(from, to));
+            let next = self.next_range(handle, before, from..to)?;
+            self.table.map().into_iter().for_each(|map| {
+                map.will_need(from, to);
+                map.will_need(next.start, next.end);
+            });
             self.announced = from..to;
         }
         Ok(self.table.map().and_then(|map| map.block(handle.offset, self.kind)))
@@ -116,13 +120,32 @@ impl Source {
         handle.offset >= self.window_start && handle.offset + handle.len <= end
     }
 
-    /// Reads `handle`, and also the following blocks if the fetches are sequential.
+    /// Reads `handle`, and also the following blocks if the fetches are sequential. What a scan reads after these is
+    /// announced, so that the disk works while the scan does.
     fn read_window(&mut self, handle: Handle, before: Option<Handle>) -> Result<()> {
         let (from, to) = self.range_to_read(handle, before)?;
         self.window = Bytes::new();
         self.window = Bytes::from(self.table.read(from, (to - from) as usize)?);
         self.window_start = from;
+        let next = self.next_range(handle, before, from..to)?;
+        if !next.is_empty() {
+            self.table.file().will_need(next.start, next.end - next.start);
+        }
         Ok(())
+    }
+
+    /// What comes after the range `read` for `handle`, as long again. Empty unless the scan has gone on for a while: a
+    /// short one is left alone.
+    fn next_range(&self, handle: Handle, before: Option<Handle>, read: Range<u64>) -> Result<Range<u64>> {
+        if self.next_window <= FIRST_WINDOW_BYTES {
+            return Ok(0..0);
+        }
+        let (low, high) = self.table.region(self.kind)?;
+        let len = read.end - read.start;
+        Ok(match before.is_some_and(|b| handle.end() == b.offset) {
+            true => read.start.saturating_sub(len).max(low)..read.start,
+            false => read.end..(read.end + len).min(high),
+        })
     }
 
     /// The range to read for `handle`.

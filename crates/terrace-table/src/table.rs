@@ -16,7 +16,6 @@ use crate::entry::Entry;
 use crate::filter::Filter;
 use crate::footer::{FOOTER_BYTES, Footer, HEAD_BYTES};
 use crate::frame::{BlockKind, Handle, Header, Malformed};
-use crate::index::decode_handle;
 use crate::mapped::TableMap;
 use crate::meta::TableMeta;
 use crate::nested::{Handles, PassedBlocks, RootCursor};
@@ -191,12 +190,16 @@ impl Table {
         key: &[u8],
         max_seq: u64,
     ) -> Result<Option<Entry>> {
+        self.find_or_follow(&*self.block_at(position)?, key, max_seq)
+    }
+
+    /// The data block at `position`, from the cache or read.
+    pub(crate) fn block_at(&self, position: Position) -> Result<Arc<Block>> {
         self.check_position(position)?;
-        let block = match self.cached(position.offset()) {
-            Some(block) => block,
-            None => self.load_at(position)?,
-        };
-        self.find_or_follow(&block, key, max_seq)
+        match self.cached(position.offset()) {
+            Some(block) => Ok(block),
+            None => self.load_at(position),
+        }
     }
 
     /// The newest version of `key` with a sequence number up to `max_seq`, by filter and index.
@@ -206,7 +209,7 @@ impl Table {
         }
         match self.filter()? {
             Some(filter) if !filter.may_contain(key) => Ok(None),
-            _ => self.get_by_index(key, max_seq),
+            _ => self.search(key, max_seq),
         }
     }
 
@@ -268,38 +271,9 @@ impl Table {
     pub(crate) fn find_or_follow(&self, block: &Block, key: &[u8], max_seq: u64) -> Result<Option<Entry>> {
         match block.find(key, max_seq).map_err(|m| m.at(self.path(), block.offset))? {
             Lookup::Found(found) => Ok(Some(block.entry_of(found))),
-            Lookup::PastEnd { same_key: true } => self.get_by_index(key, max_seq),
+            Lookup::PastEnd { same_key: true } => self.search(key, max_seq),
             Lookup::PastEnd { same_key: false } | Lookup::Absent => Ok(None),
         }
-    }
-
-    /// One index block and one data block tell: a separator is at the block's last entry, or shorter than
-    /// the next block's first key, so no version of a key up to it lies behind it.
-    pub(crate) fn get_by_index(&self, key: &[u8], max_seq: u64) -> Result<Option<Entry>> {
-        if let Some(found) = self.search_mapped(key, max_seq) {
-            return Ok(found);
-        }
-        let Some(handle) = self.handle_for(self.root()?, BlockKind::Index, key, max_seq)? else {
-            return Ok(None);
-        };
-        let index = self.block(handle, BlockKind::Index)?;
-        let handle = self.handle_for(&index, BlockKind::Data, key, max_seq)?.ok_or_else(|| {
-            let expected = "an index block that reaches to the separator in the root";
-            Error::corruption(self.path(), index.offset, expected, "a shorter one")
-        })?;
-        let block = self.block(handle, BlockKind::Data)?;
-        match block.find(key, max_seq).map_err(|m| m.at(self.path(), block.offset))? {
-            Lookup::Found(found) => Ok(Some(block.entry_of(found))),
-            Lookup::Absent | Lookup::PastEnd { .. } => Ok(None),
-        }
-    }
-
-    /// The handle, of a block of `kind`, whose separator in `index` is the first at or after (`key`, `seq`).
-    fn handle_for(&self, index: &Block, kind: BlockKind, key: &[u8], seq: u64) -> Result<Option<Handle>> {
-        let limit = self.region(kind)?.1;
-        let value = index.view().value_at_or_after(key, seq);
-        let handle = value.and_then(|value| value.map(|value| decode_handle(value, limit)).transpose());
-        handle.map_err(|m| m.at(self.path(), index.offset))
     }
 
     fn filter(&self) -> Result<Option<&Filter>> {
@@ -369,20 +343,6 @@ impl Table {
         self.file.read_at(offset, buf)
     }
 
-    /// The block at `handle` from the cache or the file, kept in the cache.
-    fn block(&self, handle: Handle, kind: BlockKind) -> Result<Arc<Block>> {
-        if let Some(block) = self.cached(handle.offset) {
-            return Ok(block);
-        }
-        if let Some(block) = self.decompressed(handle.offset, kind) {
-            return Ok(block);
-        }
-        let bytes = Bytes::from(self.read(handle.offset, handle.len as usize)?);
-        let block = Arc::new(self.decode_block(bytes, handle, kind)?);
-        self.keep(&block);
-        Ok(block)
-    }
-
     /// Checks the bytes of the block at `handle`.
     pub(crate) fn decode_block(&self, bytes: Bytes, handle: Handle, kind: BlockKind) -> Result<Block> {
         decode_block(&*self.file, bytes, handle, kind, self.footer()?.owner())
@@ -395,7 +355,7 @@ impl Table {
     }
 
     /// A compressed block of a table that is mapped, kept in the cache.
-    fn decompressed(&self, offset: u64, kind: BlockKind) -> Option<Arc<Block>> {
+    pub(crate) fn decompressed(&self, offset: u64, kind: BlockKind) -> Option<Arc<Block>> {
         let block = Arc::new(self.decompress_mapped(offset, kind)?);
         self.keep(&block);
         Some(block)

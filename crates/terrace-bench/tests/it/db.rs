@@ -44,8 +44,8 @@ const TRACE: &str =
     "terrace-trace 1\nput a%00b 5000\nput c 10\nput d 0\ndelete c\nget a%00b\nget c\nscan a 5\n";
 
 fn counts(provider: &mut dyn Provider, plan: &Plan) -> Vec<(String, Counts)> {
-    let list = "fillrandom,overwrite,flush,deleterandom,readrandom,readseq,readreverse,seekrandom,compact,readmissing,\
-                timeseries,queue,readseq,fillmixed,updatemixed,fillmixedbytes,updatezipfian,replay,readseq,ycsb";
+    let list = "fillrandom,overwrite,flush,deleterandom,readrandom,multireadrandom,readseq,readreverse,seekrandom,\
+                compact,readmissing,timeseries,queue,readseq,fillmixed,updatemixed,fillmixedbytes,updatezipfian,replay,readseq,ycsb";
     let workloads = Workload::parse_list(list).unwrap();
     let suite = Suite { workloads: &workloads, plan: plan.clone() };
     let outcomes = suite.run(provider, &mut |_, _| Arc::new(Watch::default()), &mut |_, _| {}).unwrap();

@@ -69,6 +69,9 @@ pub struct Bench {
     /// Records that each seek of seekrandom reads
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub seek_records: u32,
+    /// Keys that each read of multireadrandom asks for
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub multi_keys: u32,
     /// Threads
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: u32,
@@ -172,6 +175,7 @@ impl Bench {
             value_size: self.value_size,
             random_share: self.random_share,
             seek_records: self.seek_records,
+            multi_keys: self.multi_keys as usize,
             batch: self.batch as usize,
             seed: self.seed.unwrap_or_else(Rng::fresh_seed),
             trace: trace.map(Arc::new),

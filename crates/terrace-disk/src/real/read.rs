@@ -7,6 +7,7 @@
 use std::cell::RefCell;
 use std::fs::File;
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -114,14 +115,17 @@ impl ReadFile for RealReadFile {
     /// Announces every range first, so that the disk works on all of them while the first is copied.
     fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Result<()> {
         if reads.len() > 1 && self.direct.is_none() {
-            for (offset, buf) in reads.iter() {
-                let len = std::num::NonZeroU64::new(buf.len() as u64);
-                if len.is_some() {
-                    let _ = rustix::fs::fadvise(&self.file, *offset, len, Advice::WillNeed);
-                }
-            }
+            reads.iter().for_each(|(offset, buf)| self.will_need(*offset, buf.len() as u64));
         }
         reads.iter_mut().try_for_each(|(offset, buf)| self.read_at(*offset, buf))
+    }
+
+    /// Reads past the page cache have no use for what would be read into it.
+    fn will_need(&self, offset: u64, len: u64) {
+        if let Some(len) = NonZeroU64::new(len).filter(|_| self.direct.is_none()) {
+            // Advice only: a file system that has no use for it reads all the same.
+            let _ = rustix::fs::fadvise(&self.file, offset, Some(len), Advice::WillNeed);
+        }
     }
 
     /// The length is read anew: a load behind the end of a file that was cut meanwhile would fault.

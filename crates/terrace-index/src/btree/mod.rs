@@ -18,6 +18,7 @@
 mod arena;
 mod entry;
 mod node;
+mod prefetch;
 #[cfg(test)]
 mod tests;
 mod write;

@@ -50,6 +50,7 @@ mod shift;
 mod shortcut;
 #[cfg(test)]
 mod tests;
+mod together;
 mod totals;
 mod write;
 
@@ -211,6 +212,12 @@ impl<const N: usize> PointIndex for FastFair<N> {
         let _here = self.limbo.enter();
         let Some(leaf) = self.leaf_of(key)? else { return Ok(None) };
         self.get_in(leaf, key)
+    }
+
+    fn get_many(&self, keys: &[&[u8]], words: &mut Vec<Option<u64>>) -> Result<()> {
+        keys.iter().try_for_each(|key| admit_key(key))?;
+        let _here = self.limbo.enter();
+        self.get_together(keys, words)
     }
 
     fn update(&self, key: &[u8], wish: &mut dyn FnMut(Option<u64>) -> Wish) -> Result<Option<u64>> {

@@ -51,6 +51,11 @@ impl Shortcuts {
         self.limit.store(bytes, Ordering::Relaxed);
     }
 
+    /// Loads what is read to find the leaves of `keys`.
+    pub fn prefetch(&self, keys: &[&[u8]]) {
+        self.map.prefetch(keys, &no_look_up);
+    }
+
     /// The leaf that `key` belongs to, which may have died.
     pub fn find(&self, key: &[u8]) -> Result<Option<u64>> {
         let prev = self.map.prev(&self.map.find(Target { key, seq: 0 }, &no_look_up)?);
@@ -112,8 +117,13 @@ impl<const N: usize> FastFair<N> {
     pub(super) fn shortcut(&self, key: &[u8]) -> Result<Option<NodeRef<'_, N>>> {
         let Some(off) = self.shortcuts.find(key)? else { return Ok(None) };
         self.pool.prefetch(off, Self::NODE_BYTES);
-        let leaf = self.node(off)?;
         self.pool.charge_read(off, Self::NODE_BYTES);
+        self.living(off)
+    }
+
+    /// The leaf at `off`, which a shortcut has led to, unless it has died. Its reading has been charged.
+    pub(super) fn living(&self, off: u64) -> Result<Option<NodeRef<'_, N>>> {
+        let leaf = self.node(off)?;
         Ok((self.forward(leaf)? == 0).then_some(leaf))
     }
 

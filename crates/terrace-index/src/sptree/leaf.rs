@@ -18,7 +18,7 @@ use crate::key_object::{KEY_HEAD_BYTES, KeyHead, encode_key, key_at};
 use crate::kinds;
 
 /// Bytes of a record with a short key.
-const RECORD_LINE: u64 = 64;
+pub(super) const RECORD_LINE: u64 = 64;
 
 /// The bytes of a key in a slot.
 #[derive(Debug, Clone, Copy)]

@@ -262,9 +262,10 @@ impl Mnode {
         of(lens as u32) + of((lens >> 32) as u32)
     }
 
-    /// Starts loading the node's second line.
+    /// Starts loading the node's two lines.
     #[inline]
-    pub fn prefetch_tags(&self) {
+    pub fn prefetch(&self) {
+        prefetch::line(std::ptr::from_ref(self));
         prefetch::line(&raw const self.tags[7]);
     }
 

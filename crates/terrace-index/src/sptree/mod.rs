@@ -49,6 +49,7 @@ mod rebuild;
 mod replay;
 mod scan;
 mod split;
+mod together;
 mod top;
 mod write;
 
@@ -383,6 +384,12 @@ impl PointIndex for SpTree {
         admit_key(key)?;
         let _here = self.core.limbo.enter();
         self.core.get(key)
+    }
+
+    fn get_many(&self, keys: &[&[u8]], words: &mut Vec<Option<u64>>) -> Result<()> {
+        keys.iter().try_for_each(|key| admit_key(key))?;
+        let _here = self.core.limbo.enter();
+        self.core.get_together(keys, words)
     }
 
     fn update(&self, key: &[u8], wish: &mut dyn FnMut(Option<u64>) -> Wish) -> Result<Option<u64>> {

@@ -16,19 +16,31 @@ const MAX_ASTRAY: usize = 100;
 impl Core {
     /// The word of `key`. The caller is present.
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<u64>> {
-        let probe = Probe::new(key);
-        if let Some(word) = self.pending_word(key)? {
+        self.get_from(&Probe::new(key), None)
+    }
+
+    /// The same, beginning in the node to which the key belonged a moment ago, at the version then.
+    #[inline]
+    pub(super) fn get_from(
+        &self,
+        probe: &Probe<'_>,
+        mut located: Option<(&Mnode, Version)>,
+    ) -> Result<Option<u64>> {
+        if let Some(word) = self.pending_word(probe.key)? {
             return Ok((word != 0).then_some(word));
         }
         loop {
-            let (node, version) = self.locate(&probe)?;
-            if let Some(buffered) = self.in_buffer(node, &probe, version) {
+            let (node, version) = match located.take() {
+                Some(located) => located,
+                None => self.locate(probe)?,
+            };
+            if let Some(buffered) = self.in_buffer(node, probe, version) {
                 match buffered {
                     Some(word) => return Ok((word != 0).then_some(word)),
                     None => continue,
                 }
             }
-            if let Some(found) = self.find(node, &probe, version)? {
+            if let Some(found) = self.find(node, probe, version)? {
                 return Ok(found.map(|(_, (_, word, _))| word));
             }
         }
@@ -67,8 +79,24 @@ impl Core {
     /// One attempt.
     #[inline]
     fn seek(&self, probe: &Probe<'_>, below: bool) -> Option<(&Mnode, Version)> {
+        Self::fitting(self.leading_to(probe, below)?, probe, below)
+    }
+
+    /// The node to which the search tree leads; it is being loaded.
+    #[inline]
+    pub(super) fn leading_to(&self, probe: &Probe<'_>, below: bool) -> Option<&Mnode> {
         let node = self.node_at(self.art.floor(probe.key, below)?);
-        node.prefetch_tags();
+        node.prefetch();
+        Some(node)
+    }
+
+    /// `node` and its version, if `probe` belongs to it.
+    #[inline]
+    pub(super) fn fitting<'n>(
+        node: &'n Mnode,
+        probe: &Probe<'_>,
+        below: bool,
+    ) -> Option<(&'n Mnode, Version)> {
         let version = node.version();
         let fits = if below { node.covers_below(probe, version) } else { node.covers(probe, version) };
         (!version.is_dead() && fits == Some(true)).then_some((node, version))

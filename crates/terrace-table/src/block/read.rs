@@ -6,12 +6,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use terrace_base::codec::Reader;
+use terrace_base::prefetch;
 
 use crate::entry::{Entry, Kind, MAX_KEY_BYTES, order, shared_prefix};
 use crate::frame::Malformed;
 
 /// Bytes that a cached block costs beside its data: itself, its counts and the cache's slot.
 const BLOCK_OVERHEAD_BYTES: usize = 256;
+
+/// Entries from a restart on are loaded up to so many bytes, which is what lies between two restarts of a block of
+/// small records.
+const MOST_PREFETCHED_BYTES: usize = 2048;
 
 /// A checked block in memory. Immutable; values are shares of its bytes.
 #[derive(Debug)]
@@ -140,6 +145,12 @@ impl Block {
         View { data: &self.data, limit: self.limit, restarts: self.restarts }
     }
 
+    /// Starts loading the end of the payload, where a search begins.
+    #[inline]
+    pub fn prefetch_end(&self) {
+        prefetch::line(self.data.as_ptr().wrapping_add(self.data.len().saturating_sub(1)));
+    }
+
     /// Bytes of memory that the block takes.
     pub fn held_bytes(&self) -> usize {
         self.held_bytes + BLOCK_OVERHEAD_BYTES
@@ -264,6 +275,27 @@ impl<'a> View<'a> {
             Ok(entry)
         } else {
             Err(Malformed::new("a whole key at a restart", "a shared prefix"))
+        }
+    }
+
+    /// Starts loading the restarts that a search asks first. The end of the block tells where they are.
+    #[inline]
+    pub fn prefetch_restarts(&self) {
+        for quarter in 1..4 {
+            if let Ok(at) = self.restart(self.restarts * quarter / 4) {
+                prefetch::line(self.data.as_ptr().wrapping_add(at));
+            }
+        }
+    }
+
+    /// Starts loading the entries that a search for (`key`, `seq`) passes one by one.
+    #[inline]
+    pub fn prefetch_entries(&self, key: &[u8], seq: u64) {
+        let Ok(restart) = self.restart_before(key, seq) else { return };
+        let next = if restart + 1 < self.restarts { self.restart(restart + 1) } else { Ok(self.limit) };
+        if let (Ok(from), Ok(to)) = (self.restart(restart), next) {
+            let len = to.saturating_sub(from).min(MOST_PREFETCHED_BYTES);
+            prefetch::lines(self.data.as_ptr().wrapping_add(from), len);
         }
     }
 

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use terrace_base::Result;
 
 use super::condition::{Check, Condition};
+use super::lent::Lent;
 use super::report::CheckReport;
 use super::request::Group;
 use super::snapshots::{Held, Snapshots};
@@ -62,6 +63,16 @@ pub(crate) trait Engine: Send + Sync + Debug {
 
     /// The value of `key`: its version at snapshot `at`, else the newest visible one.
     fn get(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>>;
+
+    /// As [`get`](Self::get), but shows the value to `show`, once at most, where it lies if that is possible; returns
+    /// whether there is one.
+    fn get_with(&self, key: &[u8], at: Option<u64>, show: &mut dyn FnMut(Lent<'_>)) -> Result<bool>;
+
+    /// The values of `keys` at snapshot `at`, in their order. An engine that can waits for what it has to read of them
+    /// side by side.
+    fn get_many(&self, keys: &[&[u8]], at: u64) -> Result<Vec<Option<Bytes>>> {
+        keys.iter().map(|key| self.get(key, Some(at))).collect()
+    }
 
     /// Whether `key` exists now, without reading its value.
     fn contains(&self, key: &[u8]) -> Result<bool>;

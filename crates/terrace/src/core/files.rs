@@ -71,6 +71,10 @@ impl ReadFile for TableFile {
         self.told(self.file.read_many(reads))
     }
 
+    fn will_need(&self, offset: u64, len: u64) {
+        self.file.will_need(offset, len);
+    }
+
     fn map(&self) -> Option<Mapping> {
         self.file.map()
     }

@@ -9,6 +9,7 @@
 //! | `snapshots.rs` | the versions that somebody may still read |
 //! | `empty_ranges.rs` | ranges of keys that walks have found empty, for later walks to skip |
 //! | `health.rs` | the failure after which nothing is written any more |
+//! | `lent.rs` | values that are shown where they lie |
 //! | `memory.rs` | the budget of DRAM, and how much of it each part has borrowed |
 //! | `files.rs` | the files of tables: opened when they are read, removed when nobody may read them any more |
 //! | `table_reads.rs` | whether tables are read through mappings or by calls |
@@ -19,6 +20,7 @@ pub(crate) mod empty_ranges;
 pub(crate) mod engine;
 pub(crate) mod files;
 pub(crate) mod health;
+pub(crate) mod lent;
 pub(crate) mod memory;
 pub(crate) mod report;
 pub(crate) mod request;

@@ -15,7 +15,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 use terrace_disk::FileLock;
@@ -179,62 +178,6 @@ impl Db {
             let _ = env.fs.remove(&path);
         }
         outcome
-    }
-
-    /// The value of `key`, if it exists.
-    ///
-    /// # Errors
-    ///
-    /// `Corruption` if its data is damaged; `InvalidArgument` for an over-long key.
-    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
-        let key = key.as_ref();
-        check_key(key)?;
-        self.inner.core.counters.gets.add(1);
-        let found = self.inner.engine.get(key, None)?;
-        self.inner.engine.intact()?;
-        Ok(found)
-    }
-
-    /// Whether `key` exists; its value is not read.
-    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        let key = key.as_ref();
-        check_key(key)?;
-        self.inner.core.counters.gets.add(1);
-        let found = self.inner.engine.contains(key)?;
-        self.inner.engine.intact()?;
-        Ok(found)
-    }
-
-    /// The values of `keys`, all at one moment.
-    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Bytes>>> {
-        self.snapshot().multi_get(keys)
-    }
-
-    /// All entries, in key order.
-    pub fn iter(&self) -> Result<DbIter> {
-        self.range(..)
-    }
-
-    /// All entries, as of now, in key order if the engine has one: the one walk that every engine offers.
-    pub fn entries(&self) -> Result<Entries> {
-        self.snapshot().entries()
-    }
-
-    /// The entries whose keys lie in `range`, as of now: `..`, `"a".."b"`, `key..`, bounds in a pair.
-    pub fn range(&self, range: impl KeyRange) -> Result<DbIter> {
-        self.snapshot().range(range)
-    }
-
-    /// The entries whose keys begin with `prefix`, as of now.
-    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<DbIter> {
-        self.snapshot().prefix(prefix)
-    }
-
-    /// The database as it is now, as long as the snapshot is kept.
-    pub fn snapshot(&self) -> Snapshot {
-        let Inner { core, engine, lock, .. } = &*self.inner;
-        core.reconsider_reads();
-        Snapshot::new(core.clone(), engine.clone(), lock.clone())
     }
 
     /// Moves everything written so far from the write buffer to tables.

@@ -1,4 +1,4 @@
-//! Snapshots: the database as of one moment.
+//! Reads: of the database as it is, and as of one moment (snapshots).
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -12,7 +12,113 @@ use crate::core::engine::Engine;
 use crate::core::snapshots::Held;
 use crate::db::iter::{DbIter, Entries};
 use crate::db::range::KeyRange;
-use crate::db::{DirectoryLock, check_key};
+use crate::db::{Db, DirectoryLock, Inner, check_key};
+
+impl Db {
+    /// The value of `key`, if it exists.
+    ///
+    /// # Errors
+    ///
+    /// `Corruption` if its data is damaged; `InvalidArgument` for an over-long key.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
+        let key = key.as_ref();
+        check_key(key)?;
+        self.inner.core.counters.gets.add(1);
+        let found = self.inner.engine.get(key, None)?;
+        self.inner.engine.intact()?;
+        Ok(found)
+    }
+
+    /// What `f` makes of the value of `key`, without a copy of it where that is possible; `None` if the key does not
+    /// exist.
+    ///
+    /// `f` is shown the value where it lies, in the write buffer, in persistent memory or in a cached block. What
+    /// others replace meanwhile is not freed before it returns, so it should be short, and write nothing to the
+    /// database.
+    ///
+    /// ```
+    /// # fn main() -> terrace::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = terrace::Db::open(dir.path(), terrace::Options::default())?;
+    /// db.put("picture", [7; 10_000])?;
+    /// assert_eq!(db.get_with("picture", |value| value.len())?, Some(10_000));
+    /// assert_eq!(db.get_with("sound", |value| value.len())?, None);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As of [`get`](Self::get). If `f` was called nevertheless, what it was shown is not to be relied upon.
+    pub fn get_with<T>(&self, key: impl AsRef<[u8]>, f: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+        let key = key.as_ref();
+        check_key(key)?;
+        self.inner.core.counters.gets.add(1);
+        shown(&*self.inner.engine, key, None, f)
+    }
+
+    /// Whether `key` exists; its value is not read.
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        let key = key.as_ref();
+        check_key(key)?;
+        self.inner.core.counters.gets.add(1);
+        let found = self.inner.engine.contains(key)?;
+        self.inner.engine.intact()?;
+        Ok(found)
+    }
+
+    /// The values of `keys`, all at one moment, in the order of the keys, which may be any and repeat keys. `None`
+    /// stands for a key that does not exist.
+    ///
+    /// It takes less time than as many calls of [`get`](Self::get): what has to be read from the disk is requested
+    /// together, and what is in memory is loaded side by side.
+    ///
+    /// ```
+    /// # fn main() -> terrace::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = terrace::Db::open(dir.path(), terrace::Options::default())?;
+    /// db.put("apple", "red")?;
+    /// db.put("plum", "blue")?;
+    /// let colours = db.multi_get(["plum", "pear", "apple"])?;
+    /// assert_eq!(colours, [Some("blue".into()), None, Some("red".into())]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As of [`get`](Self::get). One key that cannot be read fails the call.
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Bytes>>> {
+        self.snapshot().multi_get(keys)
+    }
+
+    /// All entries, in key order.
+    pub fn iter(&self) -> Result<DbIter> {
+        self.range(..)
+    }
+
+    /// All entries, as of now, in key order if the engine has one: the one walk that every engine offers.
+    pub fn entries(&self) -> Result<Entries> {
+        self.snapshot().entries()
+    }
+
+    /// The entries whose keys lie in `range`, as of now: `..`, `"a".."b"`, `key..`, bounds in a pair.
+    pub fn range(&self, range: impl KeyRange) -> Result<DbIter> {
+        self.snapshot().range(range)
+    }
+
+    /// The entries whose keys begin with `prefix`, as of now.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<DbIter> {
+        self.snapshot().prefix(prefix)
+    }
+
+    /// The database as it is now, as long as the snapshot is kept.
+    pub fn snapshot(&self) -> Snapshot {
+        let Inner { core, engine, lock, .. } = &*self.inner;
+        core.reconsider_reads();
+        Snapshot::new(core.clone(), engine.clone(), lock.clone())
+    }
+}
 
 /// The database as it was when the snapshot was taken, whatever is written, flushed or compacted
 /// meanwhile. Space that only old versions take is kept until it is dropped.
@@ -99,19 +205,31 @@ impl Snapshot {
         Ok(found)
     }
 
+    /// What `f` makes of the value of `key` at that moment: see [`Db::get_with`].
+    pub fn get_with<T>(&self, key: impl AsRef<[u8]>, f: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+        let key = key.as_ref();
+        check_key(key)?;
+        self.hold.core.counters.gets.add(1);
+        shown(&*self.hold.engine, key, Some(self.hold.seq), f)
+    }
+
     /// Whether `key` existed at that moment.
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         self.get(key).map(|value| value.is_some())
     }
 
-    /// The values of `keys` at that moment.
+    /// The values of `keys` at that moment: see [`Db::multi_get`].
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Bytes>>> {
         let keys: Vec<K> = keys.into_iter().collect();
+        let keys: Vec<&[u8]> = keys.iter().map(K::as_ref).collect();
+        keys.iter().try_for_each(|key| check_key(key))?;
+        self.hold.core.counters.gets.add(keys.len() as u64);
         loop {
             let failed_maps = self.hold.failed_maps();
-            let found = keys.iter().map(|key| self.get(key)).collect();
+            let found = self.hold.engine.get_many(&keys, self.hold.seq);
             // If a mapping fails meanwhile, what was read through it is read again, by calls.
             if self.hold.failed_maps() == failed_maps {
+                self.hold.engine.intact()?;
                 return found;
             }
         }
@@ -148,6 +266,19 @@ impl Snapshot {
         self.hold.core.counters.iterators.add(1);
         Ok(DbIter::new(self.hold.clone(), from, to))
     }
+}
+
+/// What `f` makes of the value of `key`, at snapshot `at` or now.
+fn shown<T>(
+    engine: &dyn Engine,
+    key: &[u8],
+    at: Option<u64>,
+    f: impl FnOnce(&[u8]) -> T,
+) -> Result<Option<T>> {
+    let (mut f, mut made) = (Some(f), None);
+    engine.get_with(key, at, &mut |value| made = f.take().map(|f| f(&value)))?;
+    engine.intact()?;
+    Ok(made)
 }
 
 /// The smallest key above every key that begins with `prefix`; `None` if there is none.

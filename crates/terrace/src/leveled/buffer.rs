@@ -30,6 +30,7 @@ use crate::levels::output::Wanted;
 use crate::levels::run::Passed;
 use crate::manifest::State;
 use crate::manifest::{Edit, Manifest};
+use crate::memtable::Version;
 use crate::stats::Stats;
 
 /// An ordered set of versions. One thread at a time inserts, while any number read. Nothing is removed from
@@ -45,8 +46,8 @@ pub(crate) trait Memtable: Debug + Send + Sync + Sized + 'static {
     /// not at all.
     fn insert<'a>(&self, ops: impl Iterator<Item = (Op<'a>, u64)>);
 
-    /// The newest version of `key` up to sequence number `at`.
-    fn get(&self, key: &[u8], at: u64) -> Option<Entry>;
+    /// What `take` makes of the newest version of `key` up to sequence number `at`; `None` if there is none.
+    fn get<T>(&self, key: &[u8], at: u64, take: impl FnOnce(Version<'_>) -> T) -> Option<T>;
 
     /// A cursor over all versions, not yet positioned.
     fn cursor(&self) -> Self::Cursor;

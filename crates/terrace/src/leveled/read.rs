@@ -5,35 +5,80 @@ use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
 use terrace_base::{Error, Result};
-use terrace_table::{Cursor, Entry, Kind};
+use terrace_table::{Cursor, Entry};
 
 use super::buffer::Moment;
 use super::{LeveledTree, Memtable, Readable, Stage, WriteBuffer};
 use crate::core::engine::{Direction, EngineIter};
+use crate::core::lent::{Lent, to_keep};
 use crate::levels::walk::MergedIter;
-use crate::memtable::Memtables;
+use crate::memtable::{Memtables, Version};
 
 impl<B: WriteBuffer> LeveledTree<B> {
-    /// The value of `key` for a reader at `at`, or for one of now.
-    pub(super) fn get_value(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
+    /// What `take` makes of the value of `key`, at snapshot `at` or now; it is called once at most.
+    pub(super) fn with_value<T>(
+        &self,
+        key: &[u8],
+        at: Option<u64>,
+        mut take: impl FnMut(Lent<'_>) -> T,
+    ) -> Result<Option<T>> {
         loop {
             // In this order: otherwise a newer version could be written in between, and a merge drop the one
             // that this reader must see.
             let readable = self.readable.load();
             let visible = at.unwrap_or_else(|| self.core.snapshots.visible());
-            let mut found = newest_in_memtables(&readable.memtables, key, visible);
-            if found.is_none() {
-                // A version on the stage was visible before it came there. A reader of now takes it: the
-                // versions that it has replaced meanwhile are kept only for snapshots.
-                found = self.buffer.stage().get(key, at.unwrap_or(u64::MAX))?;
+            if let Some(value) = in_memtables(&readable.memtables, key, visible, &mut take) {
+                return Ok(value);
             }
-            if found.is_none() {
-                if B::Stage::CHANGES && !Arc::ptr_eq(&readable, &self.readable.load()) {
-                    continue;
+            if let Some(found) = self.below(&readable, key, at, visible)? {
+                return Ok(found.and_then(Entry::into_value).map(|value| take(Lent::Own(value))));
+            }
+        }
+    }
+
+    /// The newest version of `key` below the memtables of `readable`; `None` if the reader must begin anew.
+    fn below(
+        &self,
+        readable: &Arc<Readable<B::Memtable>>,
+        key: &[u8],
+        at: Option<u64>,
+        visible: u64,
+    ) -> Result<Option<Option<Entry>>> {
+        // A version on the stage was visible before it came there. A reader of now takes it: the versions that
+        // it has replaced meanwhile are kept only for snapshots.
+        let found = self.buffer.stage().get(key, at.unwrap_or(u64::MAX))?;
+        if found.is_some() {
+            return Ok(Some(found));
+        }
+        if B::Stage::CHANGES && !Arc::ptr_eq(readable, &self.readable.load()) {
+            return Ok(None);
+        }
+        readable.levels.get(key, visible).map(Some)
+    }
+
+    /// The values of `keys` for a reader at `at`. In the order in which one key is looked for, for the same reasons.
+    pub(super) fn get_values(&self, keys: &[&[u8]], at: u64) -> Result<Vec<Option<Bytes>>> {
+        loop {
+            let readable = self.readable.load();
+            let mut values = vec![None; keys.len()];
+            let (mut places, mut below) = (Vec::new(), Vec::new());
+            for (i, key) in keys.iter().enumerate() {
+                if let Some(value) = in_memtables(&readable.memtables, key, at, &mut to_keep) {
+                    values[i] = value;
+                } else if let Some(entry) = self.buffer.stage().get(key, at)? {
+                    values[i] = entry.into_value();
+                } else {
+                    places.push(i);
+                    below.push(*key);
                 }
-                found = readable.levels.get(key, visible)?;
             }
-            return Ok(found.filter(|entry| entry.kind == Kind::Put).map(|entry| entry.value));
+            if B::Stage::CHANGES && !Arc::ptr_eq(&readable, &self.readable.load()) {
+                continue;
+            }
+            for (i, entry) in places.into_iter().zip(readable.levels.get_many(&below, at)?) {
+                values[i] = entry.and_then(Entry::into_value);
+            }
+            return Ok(values);
         }
     }
 
@@ -83,9 +128,16 @@ impl<B: WriteBuffer> LeveledTree<B> {
     }
 }
 
-/// The newest version of `key` up to `at` in memtables, newest first.
-fn newest_in_memtables<M: Memtable>(memtables: &Memtables<M>, key: &[u8], at: u64) -> Option<Entry> {
-    memtables.iter().find_map(|memtable| memtable.get(key, at))
+/// What `take` makes of the value of the newest version of `key` up to `at` in memtables, newest first: nothing of a
+/// tombstone. `None` if there is no version.
+fn in_memtables<M: Memtable, T>(
+    memtables: &Memtables<M>,
+    key: &[u8],
+    at: u64,
+    take: &mut impl FnMut(Lent<'_>) -> T,
+) -> Option<Option<T>> {
+    let mut taken = |version: Version<'_>| version.put().map(|value| take(Lent::InPlace(value)));
+    memtables.iter().find_map(|memtable| memtable.get(key, at, &mut taken))
 }
 
 /// A walk during which versions may leave the stage. Whenever the readable set differs from the one with

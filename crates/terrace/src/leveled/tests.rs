@@ -29,7 +29,7 @@ use crate::core::request::{Group, Request};
 use crate::core::snapshots::Held;
 use crate::env::{Env, RealPm};
 use crate::manifest::{Edit, Manifest};
-use crate::memtable::{MemCursor, MemList};
+use crate::memtable::{MemCursor, MemList, Version};
 use crate::options::{EngineKind, Options};
 use crate::pool;
 use crate::stats::Stats;
@@ -58,11 +58,10 @@ impl Memtable for Map {
         ops.for_each(|(op, seq)| self.put(op.key, seq, op.kind, op.value));
     }
 
-    fn get(&self, key: &[u8], at: u64) -> Option<Entry> {
+    fn get<T>(&self, key: &[u8], at: u64, take: impl FnOnce(Version<'_>) -> T) -> Option<T> {
         let versions = self.versions.lock();
         let ((found, Reverse(seq)), (kind, value)) = versions.range((key.to_vec(), Reverse(at))..).next()?;
-        let value = Bytes::copy_from_slice(value);
-        (found == key).then_some(Entry { seq: *seq, kind: *kind, value })
+        (found == key).then(|| take(Version { seq: *seq, kind: *kind, value }))
     }
 
     /// Over a copy.
@@ -175,7 +174,11 @@ impl Stage for Favourites {
     const CHANGES: bool = false;
 
     fn get(&self, key: &[u8], at: u64) -> Result<Option<Entry>> {
-        Ok(self.kept.get(key, at))
+        let copy = |version: Version<'_>| {
+            let value = Bytes::copy_from_slice(version.value);
+            Entry { seq: version.seq, kind: version.kind, value }
+        };
+        Ok(self.kept.get(key, at, copy))
     }
 
     fn cursors(&self, _moment: &Arc<Moment>) -> Vec<Box<dyn Cursor>> {

@@ -122,10 +122,8 @@ impl ListRun {
         Ok(filter.as_ref().is_none_or(|filter| filter.may_contain(key)))
     }
 
-    pub fn get(&self, key: &[u8], at: u64) -> Result<Option<Entry>> {
-        if !self.may_contain(key)? {
-            return Ok(None);
-        }
+    /// The newest version of `key` up to sequence number `at`, whatever the filter says.
+    pub fn search(&self, key: &[u8], at: u64) -> Result<Option<Entry>> {
         let found = self.list()?.get(key, at)?;
         Ok(found.map(|found| Entry {
             seq: found.seq,

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `mod.rs` | the existing runs: lookups, and figures for [`compaction::leveled`](crate::compaction::leveled) |
 //! | `cursor.rs`, `list_cursor.rs` | moving over a level, and over one list |
+//! | `many.rs` | lookups of many keys together |
 //! | `merge.rs` | which versions a merge keeps |
 //! | `run.rs`, `lists.rs` | the elements of a level: SSTables, and lists in persistent memory |
 //! | `row.rs` | the runs of one level in order |
@@ -21,6 +22,7 @@ pub(crate) mod cursor;
 mod list_cursor;
 pub(crate) mod list_writer;
 pub(crate) mod lists;
+pub(crate) mod many;
 pub(crate) mod merge;
 pub(crate) mod output;
 pub(crate) mod row;
@@ -38,7 +40,8 @@ use crate::compaction::overlap::overlaps;
 use crate::manifest::State;
 
 use cursor::LevelCursor;
-use row::Row;
+use many::Search;
+use row::{Place, Row};
 use run::Run;
 
 /// The most bytes that a reader's cursor reads ahead.
@@ -115,16 +118,44 @@ impl Levels {
 
     /// The newest version of `key` up to sequence number `at`.
     pub fn get(&self, key: &[u8], at: u64) -> Result<Option<Entry>> {
-        if let Some(runs) = self.levels.first()
-            && let Some(found) = get_from_level_0(runs, key, at)?
-        {
-            return Ok(Some(found));
+        let mut search = Search::new(key, Reached::default());
+        while let Some(run) = self.next_run(&mut search)? {
+            search.note(run.search(key, at)?);
         }
-        for runs in self.levels.iter().skip(1) {
-            if let Some(run) = candidate(runs, key)
-                && let Some(found) = run.get(key, at)?
+        Ok(search.newest)
+    }
+
+    /// The newest version of each of `keys` up to sequence number `at`; what has to be read is requested together.
+    pub fn get_many(&self, keys: &[&[u8]], at: u64) -> Result<Vec<Option<Entry>>> {
+        let mut searches: Vec<_> = keys.iter().map(|key| Search::new(key, Reached::default())).collect();
+        many::find_all(&mut searches, at, |search| self.next_run(search))?;
+        Ok(searches.into_iter().map(|search| search.newest).collect())
+    }
+
+    /// The next run that may have a newer version than the one that `search` has found. On level 0 newer runs come
+    /// first; after a repair a later one may still hold a newer version. Below, each level has one candidate.
+    fn next_run(&self, search: &mut Search<'_, Reached>) -> Result<Option<&Run>> {
+        if search.at.level == 0 {
+            let row = self.levels.first();
+            while let Some(run) = row.and_then(|row| row.get(search.at.place)) {
+                if search.is_over_at(run) {
+                    return Ok(None);
+                }
+                search.at.place = row.map_or(search.at.place, |row| row.after(search.at.place));
+                if covers(run.meta(), search.key) && run.may_contain(search.key)? {
+                    return Ok(Some(run));
+                }
+            }
+            search.at.level = 1;
+        }
+        while search.newest.is_none()
+            && let Some(row) = self.levels.get(search.at.level)
+        {
+            search.at.level += 1;
+            if let Some(run) = candidate(row, search.key)
+                && run.may_contain(search.key)?
             {
-                return Ok(Some(found));
+                return Ok(Some(run));
             }
         }
         Ok(None)
@@ -181,6 +212,13 @@ impl Levels {
     }
 }
 
+/// How far a lookup has come: the level, and the next run on level 0.
+#[derive(Debug, Default)]
+struct Reached {
+    level: usize,
+    place: Place,
+}
+
 /// Bytes of each run that are known to be stale; a run without an entry has none.
 pub(crate) type Stale = BTreeMap<u64, u64>;
 
@@ -222,21 +260,4 @@ fn covers(meta: &TableMeta, key: &[u8]) -> bool {
 fn candidate<'a>(runs: &'a Row, key: &[u8]) -> Option<&'a Run> {
     let place = runs.partition(|t| *t.meta().largest < *key);
     runs.get(place).filter(|t| *t.meta().smallest <= *key)
-}
-
-/// Newer runs come first; after a repair a later one may still hold a newer version.
-fn get_from_level_0(runs: &Row, key: &[u8], at: u64) -> Result<Option<Entry>> {
-    let mut newest: Option<Entry> = None;
-    for run in runs.iter() {
-        if newest.as_ref().is_some_and(|found| found.seq >= run.meta().max_seq) {
-            break;
-        }
-        if covers(run.meta(), key)
-            && let Some(found) = run.get(key, at)?
-            && newest.as_ref().is_none_or(|other| found.seq > other.seq)
-        {
-            newest = Some(found);
-        }
-    }
-    Ok(newest)
 }

@@ -27,7 +27,7 @@ pub(crate) struct Row {
 }
 
 /// A run's position in a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     piece: usize,
     at: usize,
@@ -88,7 +88,7 @@ impl Row {
 
     /// The first run's place.
     pub fn first(&self) -> Place {
-        Place { piece: 0, at: 0 }
+        Place::default()
     }
 
     /// The place after that of a run.

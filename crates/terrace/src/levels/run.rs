@@ -57,11 +57,11 @@ impl Run {
         matches!(self, Run::List(_))
     }
 
-    /// The newest version of `key` up to sequence number `at`.
-    pub fn get(&self, key: &[u8], at: u64) -> Result<Option<Entry>> {
+    /// The newest version of `key` up to sequence number `at`, whatever the filter says.
+    pub fn search(&self, key: &[u8], at: u64) -> Result<Option<Entry>> {
         match self {
-            Run::Table(table) => table.get(key, at),
-            Run::List(list) => list.get(key, at),
+            Run::Table(table) => table.search(key, at),
+            Run::List(list) => list.search(key, at),
         }
     }
 

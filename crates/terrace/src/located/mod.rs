@@ -55,7 +55,6 @@ pub(crate) use chain::{CHAIN_KIND, Chain, Location, Version};
 pub(crate) use job_log::read_compaction_record;
 pub(crate) use jobs::{Committed, Job, JobRun, count_edits};
 pub(crate) use moves::{CHUNK_KEYS, Origin, Relocation};
-pub(crate) use read::value_of;
 
 /// The index over all keys.
 pub(crate) type LocationIndex = FastFair;

@@ -6,7 +6,7 @@
 use bytes::Bytes;
 use terrace_base::{Error, Result};
 use terrace_index::PointIndex;
-use terrace_table::{Entry, Kind, Position};
+use terrace_table::{Entry, Position, Sought, find_many};
 
 use super::{Chain, Located, Location, Version};
 
@@ -35,7 +35,7 @@ impl Located {
         loop {
             let Some((word, candidates)) = self.candidates(key, at)? else { return Ok(None) };
             match self.read_candidates(key, at, &candidates)? {
-                Outcome::Found(entry) => return Ok(value_of(entry)),
+                Outcome::Found(entry) => return Ok(entry.and_then(Entry::into_value)),
                 Outcome::Moved(position) if before == Some((word, position)) => {
                     return Err(self.lost_table(position));
                 }
@@ -44,12 +44,43 @@ impl Located {
         }
     }
 
+    /// The values of `keys` in tables for a reader at `at`, in their order. What has to be read is requested together.
+    pub fn get_many(&self, keys: &[&[u8]], at: u64) -> Result<Vec<Option<Bytes>>> {
+        let mut words = Vec::new();
+        self.index.get_many(keys, &mut words)?;
+        let tables = self.tables.load();
+        let (mut values, mut places, mut sought) = (vec![None; keys.len()], Vec::new(), Vec::new());
+        for (i, (&key, word)) in keys.iter().zip(words).enumerate() {
+            let Some(word) = word else { continue };
+            let position = match self.decode_word(word)? {
+                Location::Position(position) => Some(position),
+                Location::Chain(_) => None,
+            };
+            match position.and_then(|position| tables.get(&position.number())) {
+                Some(table) => {
+                    places.push(i);
+                    sought.push(Sought { table, key, position });
+                }
+                // Versions for snapshots, or a table that has been merged since: one key at a time.
+                None => values[i] = self.get(key, at)?,
+            }
+        }
+        for ((i, sought), found) in places.into_iter().zip(&sought).zip(find_many(&sought, u64::MAX)?) {
+            let Some(found) = found else {
+                let Some(position) = sought.position else { continue };
+                return Err(self.misplaced(sought.key, position));
+            };
+            values[i] = Some(found).filter(|entry| entry.seq <= at).and_then(Entry::into_value);
+        }
+        Ok(values)
+    }
+
     /// The value behind `word`, which a walk found for `key` some time ago.
     pub fn get_at_word(&self, key: &[u8], word: u64, at: u64) -> Result<Option<Bytes>> {
         if let Location::Position(position) = self.decode_word(word)?
             && let Outcome::Found(Some(entry)) = self.read_candidates(key, at, &Candidates::One(position))?
         {
-            return Ok(value_of(Some(entry)));
+            return Ok(entry.into_value());
         }
         // Since then a chain may have been retired, a table merged, or the version replaced: ask again.
         self.get(key, at)
@@ -113,8 +144,4 @@ enum Outcome {
     Found(Option<Entry>),
     /// The table is gone.
     Moved(Position),
-}
-
-pub(crate) fn value_of(entry: Option<Entry>) -> Option<Bytes> {
-    entry.filter(|e| e.kind == Kind::Put).map(|e| e.value)
 }

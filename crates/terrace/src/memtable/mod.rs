@@ -81,6 +81,13 @@ pub(crate) struct Version<'a> {
     pub value: &'a [u8],
 }
 
+impl<'a> Version<'a> {
+    /// The value, unless it is a tombstone.
+    pub fn put(&self) -> Option<&'a [u8]> {
+        (self.kind == Kind::Put).then_some(self.value)
+    }
+}
+
 /// The right to insert.
 pub(crate) struct Writer<'a> {
     list: &'a Inner,

@@ -11,5 +11,5 @@ mod store;
 mod writer;
 
 pub(crate) use ahead::{each_newest, merge_ahead};
-pub(crate) use store::{TableStore, refuse_missing};
+pub(crate) use store::{TableMap, TableStore, refuse_missing};
 pub(crate) use writer::{MadeFile, MadeTable, TableWriter, WriterOptions};

@@ -26,6 +26,7 @@ enum Op {
     /// Leaves the word as it is, or makes it another, or removes the key.
     Update(Vec<u8>, Option<Option<u64>>),
     Get(Vec<u8>),
+    GetMany(Vec<Vec<u8>>),
     /// From, kind of bound, reverse, limit.
     Scan(Vec<u8>, u8, bool, usize),
     /// Whether in order.
@@ -58,6 +59,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(k, right, e, n)| Op::Exchange(k, right, e, n)),
         2 => (key(), prop::option::of(prop::option::of(1u64..1000))).prop_map(|(k, w)| Op::Update(k, w)),
         3 => key().prop_map(Op::Get),
+        2 => prop::collection::vec(key(), 0..40).prop_map(Op::GetMany),
         3 => (key(), 0u8..3, any::<bool>(), 0usize..40).prop_map(|(k, b, r, l)| Op::Scan(k, b, r, l)),
         1 => any::<bool>().prop_map(Op::Reopen),
         1 => Just(Op::Check),
@@ -158,6 +160,13 @@ impl<C: Case> Bench<C> {
             }
             Op::Update(k, wish) => self.update(k, *wish),
             Op::Get(k) => assert_eq!(self.index().get(k).unwrap(), self.map.get(k).copied()),
+            Op::GetMany(keys) => {
+                let (keys, mut words): (Vec<&[u8]>, _) =
+                    (keys.iter().map(|k| &k[..]).collect(), vec![Some(0)]);
+                self.index().get_many(&keys, &mut words).unwrap();
+                let there = keys.iter().map(|k| self.map.get(*k).copied());
+                assert!(words.into_iter().eq([Some(0)].into_iter().chain(there)), "appended in their order");
+            }
             Op::Scan(k, bound, reverse, limit) => self.scan(k, *bound, *reverse, *limit),
             Op::Reopen(in_order) => self.reopen(*in_order),
             Op::Check => self.check(),
@@ -181,6 +190,7 @@ fn refuses_what_may_not_be_stored<C: Case>() {
         index.update(long, &mut |_| Some(one)).map(drop),
         index.remove(long).map(drop),
         index.get(long).map(drop),
+        index.get_many(&[key, long], &mut Vec::new()),
     ];
     for (i, refused) in refused.into_iter().enumerate() {
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidArgument, "operation {i}");

@@ -147,6 +147,11 @@ pub fn shows_what_is_always_there<C: Case>() {
                         let i = rng.below(fixed);
                         assert_eq!(index.get(&name(i, 500)).unwrap(), Some(i + 1));
                     }
+                    let some: Vec<u64> = (0..40).map(|_| rng.below(fixed)).collect();
+                    let names: Vec<Vec<u8>> = some.iter().map(|i| name(*i, 500)).collect();
+                    let (names, mut words) = (names.iter().map(|k| &k[..]).collect::<Vec<_>>(), Vec::new());
+                    index.get_many(&names, &mut words).unwrap();
+                    assert!(words.into_iter().eq(some.into_iter().map(|i| Some(i + 1))));
                     match index.ordered() {
                         Some(index) => scan_sees_all(index, &mut batch, rng.one_in(2), fixed, &name),
                         None => unordered_scan_sees_all(index, 1 + rng.below(900) as usize, fixed, &name),

@@ -120,6 +120,19 @@ struct State {
     reads: Reads,
 }
 
+impl State {
+    /// The value of `key`, or that it has none, if the transaction has written or read it.
+    fn known(&self, key: &[u8]) -> Option<Option<Bytes>> {
+        if let Some(written) = self.writes.newest().get(key) {
+            return Some(written.clone());
+        }
+        match self.reads.of(key) {
+            Some(Seen::Value(value)) => Some(value.clone()),
+            _ => None,
+        }
+    }
+}
+
 impl Db {
     /// Begins a transaction; see also [`transact`](Self::transact), which tries again after conflicts.
     pub fn transaction(&self) -> Transaction {
@@ -143,19 +156,11 @@ impl Transaction {
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
         let key = key.as_ref();
         check_key(key)?;
-        {
-            let State { writes, reads } = &*self.state.lock();
-            if let Some(written) = writes.newest().get(key) {
-                return Ok(written.clone());
-            }
-            if let Some(Seen::Value(value)) = reads.of(key) {
-                return Ok(value.clone());
-            }
+        if let Some(known) = self.state.lock().known(key) {
+            return Ok(known);
         }
         let value = self.snapshot.get(key)?;
-        // A copy: the value may share the mapping of a table, whose pages are not to be relied upon for long, and
-        // would keep it.
-        self.note(key, || Seen::Value(value.as_deref().map(Bytes::copy_from_slice)));
+        self.note_value(key, &value);
         Ok(value)
     }
 
@@ -179,9 +184,28 @@ impl Transaction {
         Ok(exists)
     }
 
-    /// The values of `keys`.
+    /// The values of `keys`, each as [`get`](Self::get) reads it, in the order of the keys. What the transaction has
+    /// neither written nor read yet is read together: see [`Db::multi_get`].
+    ///
+    /// # Errors
+    ///
+    /// As of [`get`](Self::get); then nothing counts as read.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Bytes>>> {
-        keys.into_iter().map(|key| self.get(key)).collect()
+        let keys: Vec<K> = keys.into_iter().collect();
+        keys.iter().try_for_each(|key| check_key(key.as_ref()))?;
+        let known: Vec<Option<Option<Bytes>>> = {
+            let state = self.state.lock();
+            keys.iter().map(|key| state.known(key.as_ref())).collect()
+        };
+        let unknown: Vec<&[u8]> = keys
+            .iter()
+            .zip(&known)
+            .filter(|(_, known)| known.is_none())
+            .map(|(key, _)| key.as_ref())
+            .collect();
+        let mut read = self.snapshot.multi_get(&unknown)?.into_iter();
+        unknown.iter().zip(read.as_slice()).for_each(|(key, value)| self.note_value(key, value));
+        Ok(known.into_iter().map(|known| known.unwrap_or_else(|| read.next().flatten())).collect())
     }
 
     /// Sets `key` to `value`.
@@ -280,6 +304,12 @@ impl Transaction {
         }
         self.state.lock().writes.write(key, value.map(Bytes::copy_from_slice));
         Ok(())
+    }
+
+    /// Notes the value that was read of `key`. It is copied: it may share the mapping of a table, whose pages are not
+    /// to be relied upon for long, and would keep it.
+    fn note_value(&self, key: &[u8], value: &Option<Bytes>) {
+        self.note(key, || Seen::Value(value.as_deref().map(Bytes::copy_from_slice)));
     }
 
     /// Notes what was seen of `key`, if that is to be compared.

@@ -44,6 +44,7 @@ mod repair;
 mod sparse;
 #[cfg(test)]
 mod tests;
+mod together;
 mod undo;
 mod versions;
 mod walk;
@@ -68,6 +69,7 @@ use crate::batch::Op;
 use crate::core::Core;
 use crate::core::condition::{Check, Condition};
 use crate::core::engine::{Direction, Engine, EngineIter};
+use crate::core::lent::{Lent, to_keep};
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
 use crate::core::snapshots::{Held, Snapshots};
@@ -243,10 +245,15 @@ impl<I: KeyIndex> Engine for PmStore<I> {
     }
 
     fn get(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
-        match at {
-            None => self.get_newest(key),
-            Some(at) => self.get_at(key, at),
-        }
+        self.with_value(key, at, to_keep)
+    }
+
+    fn get_with(&self, key: &[u8], at: Option<u64>, show: &mut dyn FnMut(Lent<'_>)) -> Result<bool> {
+        Ok(self.with_value(key, at, show)?.is_some())
+    }
+
+    fn get_many(&self, keys: &[&[u8]], at: u64) -> Result<Vec<Option<Bytes>>> {
+        self.get_many_at(keys, at)
     }
 
     fn contains(&self, key: &[u8]) -> Result<bool> {

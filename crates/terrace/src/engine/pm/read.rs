@@ -13,6 +13,7 @@ use super::elsewhere::{Elsewhere, PlaceOf, VersionRefOf};
 use super::index::KeyIndex;
 use super::versions::Named;
 use super::{NO_GROUP, PmStore};
+use crate::core::lent::{Lent, to_keep};
 use crate::versions::Record;
 
 /// The version of a key that a reader without a snapshot sees.
@@ -23,22 +24,36 @@ enum Newest<'p, P> {
     Again,
 }
 
-/// The outcome of looking for a value.
-pub(super) enum Outcome {
+/// The outcome of looking for a value, and what was made of it.
+pub(super) enum Outcome<T> {
     /// The value, or none.
-    Value(Option<Bytes>),
+    Value(Option<T>),
     /// It has moved, or the key has another version by now.
     Moved,
 }
 
 impl<I: KeyIndex> PmStore<I> {
-    pub(super) fn get_newest(&self, key: &[u8]) -> Result<Option<Bytes>> {
+    /// What `take` makes of the value of `key`, at snapshot `at` or now; it is called once at most.
+    pub(super) fn with_value<T>(
+        &self,
+        key: &[u8],
+        at: Option<u64>,
+        take: impl FnMut(Lent<'_>) -> T,
+    ) -> Result<Option<T>> {
+        match at {
+            None => self.get_newest(key, take),
+            Some(at) => self.get_at(key, at, take),
+        }
+    }
+
+    /// The same, now.
+    fn get_newest<T>(&self, key: &[u8], mut take: impl FnMut(Lent<'_>) -> T) -> Result<Option<T>> {
         let mut before = None;
         loop {
             let _here = self.limbo.enter();
             let since = self.taken_back();
             let Some(bits) = self.index.get(key)? else {
-                return if self.is_doubtful(since) { self.get_replaced(key) } else { Ok(None) };
+                return if self.is_doubtful(since) { self.get_replaced(key, take) } else { Ok(None) };
             };
             let version = self.named(self.decode(bits)?, key)?;
             // Asked after loading the word: if the word is a group's, the group has announced itself before.
@@ -49,9 +64,9 @@ impl<I: KeyIndex> PmStore<I> {
                 Named::Place(_) => self.is_doubtful(since),
             };
             if is_doubtful {
-                return self.get_replaced(key);
+                return self.get_replaced(key, take);
             }
-            match self.value(key, version, u64::MAX)? {
+            match self.value(key, version, u64::MAX, &mut take)? {
                 Outcome::Value(value) => return Ok(value),
                 Outcome::Moved => before = Some(self.moved_from(version, bits, before)?),
             }
@@ -65,10 +80,10 @@ impl<I: KeyIndex> PmStore<I> {
         key: &[u8],
         word: Option<VersionRefOf<I>>,
         missing: &mut Option<u64>,
-    ) -> Result<Outcome> {
+    ) -> Result<Outcome<Bytes>> {
         let Some(word) = word else { return Ok(Outcome::Value(None)) };
         let version = self.named(word, key)?;
-        let outcome = self.value(key, version, u64::MAX)?;
+        let outcome = self.value(key, version, u64::MAX, &mut to_keep)?;
         if let Outcome::Moved = outcome {
             *missing = Some(self.moved_from(version, word.bits(), *missing)?);
         }
@@ -90,21 +105,27 @@ impl<I: KeyIndex> PmStore<I> {
         }
     }
 
-    /// The value of a version of `key`, if a reader at `at` sees it. The caller is present.
-    fn value(&self, key: &[u8], version: Named<'_, PlaceOf<I>>, at: u64) -> Result<Outcome> {
+    /// What `take` makes of the value of a version of `key`, if a reader at `at` sees it. The caller is present.
+    fn value<T>(
+        &self,
+        key: &[u8],
+        version: Named<'_, PlaceOf<I>>,
+        at: u64,
+        take: &mut impl FnMut(Lent<'_>) -> T,
+    ) -> Result<Outcome<T>> {
         let (place, at) = match version {
             Named::Record(record) => match self.place_in(&record)? {
                 // Its number counts.
                 Some(place) => (place, u64::MAX),
                 None => {
                     self.home.was_read(record.word);
-                    return Ok(Outcome::Value(value(&record)));
+                    return Ok(Outcome::Value(value(&record).map(take)));
                 }
             },
             Named::Place(place) => (place, at),
         };
         Ok(match self.home.load(key, place)? {
-            Some(loaded) => Outcome::Value((loaded.number <= at).then_some(loaded.value)),
+            Some(loaded) => Outcome::Value((loaded.number <= at).then(|| take(Lent::Own(loaded.value)))),
             None => Outcome::Moved,
         })
     }
@@ -127,10 +148,10 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     #[cold]
-    fn get_replaced(&self, key: &[u8]) -> Result<Option<Bytes>> {
+    fn get_replaced<T>(&self, key: &[u8], mut take: impl FnMut(Lent<'_>) -> T) -> Result<Option<T>> {
         loop {
             match self.newest(key)? {
-                Newest::Version(version) => match self.value(key, version, u64::MAX)? {
+                Newest::Version(version) => match self.value(key, version, u64::MAX, &mut take)? {
                     Outcome::Value(value) => return Ok(value),
                     Outcome::Moved => {}
                 },
@@ -174,20 +195,25 @@ impl<I: KeyIndex> PmStore<I> {
         let since = self.taken_back();
         let word = self.decode_some(self.index.get(key)?)?;
         if self.is_doubtful(since) {
-            return Ok(self.get_replaced(key)?.is_some());
+            return Ok(self.get_replaced(key, |_| ())?.is_some());
         }
         Ok(word.is_some_and(|word| !word.is_tombstone()))
     }
 
-    /// The value of `key` as a snapshot of number `at` sees it.
-    pub(super) fn get_at(&self, key: &[u8], at: u64) -> Result<Option<Bytes>> {
+    /// The same, as a snapshot of number `at` sees it.
+    pub(super) fn get_at<T>(
+        &self,
+        key: &[u8],
+        at: u64,
+        mut take: impl FnMut(Lent<'_>) -> T,
+    ) -> Result<Option<T>> {
         let mut before = None;
         loop {
             let _here = self.limbo.enter();
             let Some(bits) = self.index.get(key)? else { return Ok(None) };
             let newest = self.named(self.decode(bits)?, key)?;
             let Some(version) = self.version_from(newest, at)? else { return Ok(None) };
-            match self.value(key, version, at)? {
+            match self.value(key, version, at, &mut take)? {
                 Outcome::Value(value) => return Ok(value),
                 Outcome::Moved => before = Some(self.moved_from(version, version.word().bits(), before)?),
             }
@@ -196,6 +222,6 @@ impl<I: KeyIndex> PmStore<I> {
 }
 
 /// The value of a version; `None`: the key is deleted.
-pub(super) fn value(record: &Record<'_>) -> Option<Bytes> {
-    (!record.word.is_tombstone()).then(|| Bytes::copy_from_slice(record.value))
+pub(super) fn value<'v>(record: &Record<'v>) -> Option<Lent<'v>> {
+    (!record.word.is_tombstone()).then_some(Lent::InPlace(record.value))
 }

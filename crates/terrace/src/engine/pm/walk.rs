@@ -22,22 +22,17 @@ use terrace_index::ScanBatch;
 use terrace_table::ReadBuffers;
 
 use super::PmStore;
-use super::elsewhere::{Elsewhere, Place, PlaceOf, VersionRef, VersionRefOf};
+use super::elsewhere::{Elsewhere, Place, PlaceOf, VersionRef};
 use super::index::KeyIndex;
-use super::read::value;
-use super::versions::Named;
+use super::together::{Reader, TOGETHER, Wanted};
 use crate::compaction::selective::RangeScan;
 use crate::core::engine::{Direction, EngineIter};
+use crate::core::lent::to_keep;
 use crate::core::memory::Loan;
-use crate::versions::Record;
 
 /// Keys of the first batch, and of later ones.
 const FIRST_KEYS: usize = 32;
 const MOST_KEYS: usize = 256;
-
-/// Records whose reading begins together, and the bytes of each that are prefetched.
-const TOGETHER: usize = 16;
-const FRONT_BYTES: u64 = 128;
 
 /// Bytes of values after which a window ends; in the first one also those of what lies elsewhere.
 const BATCH_BYTES: u64 = 1 << 20;
@@ -69,8 +64,7 @@ impl Met {
 #[derive(Debug)]
 struct Window<I: KeyIndex> {
     keys: Vec<Met>,
-    /// What lies elsewhere: whose version it is, where, and up to which number it is visible.
-    wanted: Vec<(usize, PlaceOf<I>, u64)>,
+    wanted: Vec<Wanted<I>>,
     /// Bytes of values, and of what lies elsewhere.
     bytes: u64,
     bytes_elsewhere: u64,
@@ -232,68 +226,42 @@ impl<I: KeyIndex> Found<I> {
             let bits = if fresh { Some(self.batch.word(i)) } else { store.index.get(self.batch.key(i))? };
             *word = store.decode_some(bits)?;
         }
-        let newest = self.newest_of(store, &words[..end - self.done])?;
-        let (mut met, mut wanted) = (Vec::with_capacity(TOGETHER), Vec::new());
-        let (mut bytes, mut bytes_elsewhere, mut is_cut) = (0, window.bytes_elsewhere, false);
-        for (i, version) in newest.into_iter().enumerate().take(end - self.done) {
-            let (mut value, mut elsewhere) = (None, None);
-            match version.map(|version| store.version_from(version, at)).transpose()?.flatten() {
-                None => {}
-                Some(Named::Place(place)) => elsewhere = Some((place, at)),
-                Some(Named::Record(record)) => match store.place_in(&record)? {
-                    Some(place) => elsewhere = Some((place, u64::MAX)),
-                    None => value = self::value(&record),
-                },
+        let count = end - self.done;
+        let mut keys: [&[u8]; TOGETHER] = Default::default();
+        (0..count).for_each(|i| keys[i] = self.batch.key(self.done + i));
+        let mut values: [Option<Bytes>; TOGETHER] = Default::default();
+        let mut elsewhere = Vec::new();
+        store.read_records(
+            Reader { at, is_of_keys: false },
+            &keys[..count],
+            &words,
+            &mut values,
+            &mut elsewhere,
+        )?;
+        let (mut bytes_elsewhere, mut taken) = (window.bytes_elsewhere, 0);
+        for (_, place, _) in &elsewhere {
+            let more = store.home.bytes_at(*place);
+            let is_first = room.is_asked_for && window.wanted.is_empty() && taken == 0;
+            if bytes_elsewhere + more > room.bytes_elsewhere && !is_first {
+                break;
             }
-            if let Some((place, most)) = elsewhere {
-                let is_first = room.is_asked_for && window.wanted.is_empty() && wanted.is_empty();
-                let more = store.home.bytes_at(place);
-                if bytes_elsewhere + more > room.bytes_elsewhere && !is_first {
-                    is_cut = true;
-                    break;
-                }
-                bytes_elsewhere += more;
-                wanted.push((window.keys.len() + i, place, most));
-            }
-            bytes += value.as_ref().map_or(0, Bytes::len) as u64;
-            let table = match version {
-                Some(Named::Place(place)) => place.table(),
+            (bytes_elsewhere, taken) = (bytes_elsewhere + more, taken + 1);
+        }
+        let first = window.keys.len();
+        let count = elsewhere.get(taken).map_or(count, |wanted| wanted.0);
+        for ((key, word), value) in keys[..count].iter().zip(&words).zip(values) {
+            window.bytes += value.as_ref().map_or(0, Bytes::len) as u64;
+            let table = match word {
+                Some(VersionRef::Place(place)) => place.table(),
                 _ => None,
             };
-            met.push(Met { key: Bytes::copy_from_slice(self.batch.key(self.done + i)), value, table });
+            window.keys.push(Met { key: Bytes::copy_from_slice(key), value, table });
         }
-        self.done += met.len();
-        (window.bytes, window.bytes_elsewhere) = (window.bytes + bytes, bytes_elsewhere);
-        window.keys.append(&mut met);
-        window.wanted.append(&mut wanted);
-        Ok(!is_cut)
-    }
-
-    /// What the newest words of the next keys name.
-    fn newest_of<'p>(
-        &self,
-        store: &'p PmStore<I>,
-        words: &[Option<VersionRefOf<I>>],
-    ) -> Result<[Option<Named<'p, PlaceOf<I>>>; TOGETHER]> {
-        let records = words.iter().flatten().filter_map(|word| word.record());
-        records.for_each(|word| store.pool.prefetch(word.offset(), FRONT_BYTES));
-        let mut newest = [None; TOGETHER];
-        for (i, (word, version)) in words.iter().zip(&mut newest).enumerate() {
-            *version = match *word {
-                None => None,
-                Some(VersionRef::Place(place)) => Some(Named::Place(place)),
-                Some(VersionRef::Record(word)) => {
-                    // SAFETY: the caller is present.
-                    let found = unsafe { Record::peek(&store.pool, word)? };
-                    Some(Named::Record(found.of(&store.pool, self.batch.key(self.done + i))?))
-                }
-            };
-        }
-        store.pool.charge_reads(newest.iter().flatten().filter_map(|version| match version {
-            Named::Record(record) => Some(record.range()),
-            Named::Place(_) => None,
-        }));
-        Ok(newest)
+        self.done += count;
+        window.bytes_elsewhere = bytes_elsewhere;
+        let wanted = elsewhere[..taken].iter().map(|(i, place, most)| (first + i, *place, *most));
+        window.wanted.extend(wanted);
+        Ok(taken == elsewhere.len())
     }
 
     /// Takes what was read for `window`, which is the last that was begun. Nobody was present meanwhile, so
@@ -310,7 +278,7 @@ impl<I: KeyIndex> Found<I> {
                 let one = &mut window.keys[*i];
                 one.value = match found.filter(|found| found.number <= *most) {
                     Some(found) => Some(found.value),
-                    None => match store.get_at(&one.key, at) {
+                    None => match store.get_at(&one.key, at, to_keep) {
                         Ok(value) => value,
                         Err(e) => {
                             // What is before it is given out; it is read again when it is asked for again.

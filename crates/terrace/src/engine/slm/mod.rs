@@ -51,6 +51,7 @@ use crate::commit_log::{CommitLog, oldest_first_log};
 use crate::compaction::selective::{LeafScan, PinnedEntries};
 use crate::core::Core;
 use crate::core::engine::{Direction, Engine, EngineIter};
+use crate::core::lent::{Lent, to_keep};
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
 use crate::located::{JobRoots, Located};
@@ -265,7 +266,15 @@ impl Engine for Slm {
     }
 
     fn get(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
-        self.get_value(key, at)
+        self.with_value(key, at, to_keep)
+    }
+
+    fn get_with(&self, key: &[u8], at: Option<u64>, show: &mut dyn FnMut(Lent<'_>)) -> Result<bool> {
+        Ok(self.with_value(key, at, show)?.is_some())
+    }
+
+    fn get_many(&self, keys: &[&[u8]], at: u64) -> Result<Vec<Option<Bytes>>> {
+        self.get_values(keys, at)
     }
 
     fn contains(&self, key: &[u8]) -> Result<bool> {

@@ -6,23 +6,55 @@ use terrace_table::Kind;
 
 use super::Slm;
 use super::memtable::MemSet;
+use crate::core::lent::Lent;
 
 /// The result of a lookup in the memtables.
-pub(super) enum InMemory {
-    Value(Bytes),
+pub(super) enum InMemory<'m> {
+    Value(&'m [u8]),
     Deleted,
     Unknown,
 }
 
 impl Slm {
-    pub(super) fn get_value(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
+    /// What `take` makes of the value of `key`, at snapshot `at` or now; it is called once at most.
+    pub(super) fn with_value<T>(
+        &self,
+        key: &[u8],
+        at: Option<u64>,
+        take: impl FnOnce(Lent<'_>) -> T,
+    ) -> Result<Option<T>> {
         let visible = at.unwrap_or_else(|| self.core.snapshots.visible());
         match lookup(&self.mem.load(), key, visible)? {
-            InMemory::Value(value) => Ok(Some(value)),
-            InMemory::Deleted => Ok(None),
-            // Whatever the index holds has long been visible: without a snapshot, the newest counts.
-            InMemory::Unknown => self.located.get(key, at.unwrap_or(u64::MAX)),
+            InMemory::Value(value) => return Ok(Some(take(Lent::InPlace(value)))),
+            InMemory::Deleted => return Ok(None),
+            InMemory::Unknown => {}
         }
+        // Whatever the index holds has long been visible: without a snapshot, the newest counts.
+        let found = self.located.get(key, at.unwrap_or(u64::MAX))?;
+        Ok(found.map(|value| take(Lent::Own(value))))
+    }
+
+    /// The values of `keys` for a reader at `at`.
+    pub(super) fn get_values(&self, keys: &[&[u8]], at: u64) -> Result<Vec<Option<Bytes>>> {
+        let mut values = vec![None; keys.len()];
+        let (mut places, mut unknown) = (Vec::new(), Vec::new());
+        {
+            let mem = self.mem.load();
+            for (i, key) in keys.iter().enumerate() {
+                match lookup(&mem, key, at)? {
+                    InMemory::Value(value) => values[i] = Some(Bytes::copy_from_slice(value)),
+                    InMemory::Deleted => {}
+                    InMemory::Unknown => {
+                        places.push(i);
+                        unknown.push(*key);
+                    }
+                }
+            }
+        }
+        for (i, value) in places.into_iter().zip(self.located.get_many(&unknown, at)?) {
+            values[i] = value;
+        }
+        Ok(values)
     }
 
     pub(super) fn contains_key(&self, key: &[u8]) -> Result<bool> {
@@ -35,11 +67,11 @@ impl Slm {
 }
 
 /// Looks `key` up in the memtables, newest first, as of `visible`.
-pub(super) fn lookup(mem: &MemSet, key: &[u8], visible: u64) -> Result<InMemory> {
+pub(super) fn lookup<'m>(mem: &'m MemSet, key: &[u8], visible: u64) -> Result<InMemory<'m>> {
     for memtable in mem.iter() {
         if let Some(found) = memtable.list().get(key, visible)? {
             return Ok(match found.version_kind()? {
-                Kind::Put => InMemory::Value(Bytes::copy_from_slice(found.value()?)),
+                Kind::Put => InMemory::Value(found.value()?),
                 Kind::Delete => InMemory::Deleted,
             });
         }

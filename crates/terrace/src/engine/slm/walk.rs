@@ -24,7 +24,7 @@ use super::memtable::MemSet;
 
 use crate::compaction::selective::RangeScan;
 use crate::core::engine::{Direction, EngineIter};
-use crate::located::{Location, value_of};
+use crate::located::Location;
 
 /// Index entries copied at first, and at most, in one go.
 const FIRST_STRETCH: usize = 8;
@@ -240,7 +240,7 @@ impl IndexSide {
             self.ahead_from = self.next;
         }
         let entry = self.ahead.get_mut(self.next.checked_sub(self.ahead_from)?)?.take()?;
-        (entry.seq <= at).then(|| value_of(Some(entry)))
+        (entry.seq <= at).then(|| entry.into_value())
     }
 
     fn advance(&mut self) {
@@ -266,10 +266,19 @@ fn read_ahead(
         .collect();
     places.sort_unstable();
     let tables = slm.tables.load();
-    for run in places.chunk_by(|a, b| a.0.number() == b.0.number()) {
-        let Some(table) = tables.get(&run[0].0.number()) else { continue };
-        let requests: Vec<(Position, &[u8])> = run.iter().map(|&(at, i)| (at, batch.key(i))).collect();
-        for (&(_, i), entry) in run.iter().zip(table.get_ahead(&requests, u64::MAX, buffers)) {
+    let requests: Vec<(Position, &[u8])> = places.iter().map(|&(at, i)| (at, batch.key(i))).collect();
+    let of_tables = || {
+        let runs = requests.chunk_by(|a, b| a.0.number() == b.0.number());
+        runs.map(|run| (tables.get(&run[0].0.number()), run))
+    };
+    if requests.first().map(|first| first.0.number()) != requests.last().map(|last| last.0.number()) {
+        of_tables().for_each(|(table, run)| table.into_iter().for_each(|table| table.announce_ahead(run)));
+    }
+    let mut places = places.iter();
+    for (table, run) in of_tables() {
+        let found = table.map(|table| table.get_ahead(run, u64::MAX, buffers)).unwrap_or_default();
+        let found = found.into_iter().chain(std::iter::repeat(None));
+        for (&(_, i), entry) in places.by_ref().take(run.len()).zip(found) {
             out[i - first] = entry;
         }
     }

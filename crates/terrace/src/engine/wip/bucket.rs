@@ -25,6 +25,7 @@ use terrace_table::Entry;
 use super::memtable::BucketMemtable;
 use super::range_reads::RangeReads;
 use crate::compaction::buckets::{BucketFigures, BucketTable, LEVELS};
+use crate::levels::many::Search;
 use crate::levels::run::Run;
 use crate::memtable::Memtables;
 
@@ -117,6 +118,35 @@ impl Readable {
     }
 }
 
+/// How far a lookup has come in the tables of a bucket.
+#[derive(Debug)]
+pub(super) struct Reached<'r> {
+    pub bucket: &'r Bucket,
+    pub readable: &'r Readable,
+    /// The next table.
+    pub next: usize,
+}
+
+impl<'r> Reached<'r> {
+    /// The next table that may have a newer version than the one that `search` has found.
+    pub fn next_run(search: &mut Search<'_, Reached<'r>>) -> Result<Option<&'r Run>> {
+        let Reached { bucket, readable, .. } = search.at;
+        while let Some(table) = readable.tables.get(search.at.next) {
+            if search.is_over_at(&table.run) {
+                break;
+            }
+            search.at.next += 1;
+            if table.covers(search.key) {
+                bucket.note_read(table.level);
+                if table.run.may_contain(search.key)? {
+                    return Ok(Some(&table.run));
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
 /// The order in which tables are searched.
 pub(super) fn newest_first(mut tables: Vec<Placed>) -> Arc<Vec<Placed>> {
     tables.sort_by_key(|table| Reverse((table.run.meta().max_seq, table.run.number())));
@@ -157,22 +187,11 @@ impl Bucket {
 
     /// The newest version of `key` up to `at` in the tables of `readable`.
     pub fn get_in_tables(&self, readable: &Readable, key: &[u8], at: u64) -> Result<Option<Entry>> {
-        let mut newest: Option<Entry> = None;
-        for table in readable.tables.iter() {
-            if newest.as_ref().is_some_and(|found| found.seq >= table.run.meta().max_seq) {
-                break;
-            }
-            if !table.covers(key) {
-                continue;
-            }
-            self.note_read(table.level);
-            if let Some(found) = table.run.get(key, at)?
-                && newest.as_ref().is_none_or(|other| found.seq > other.seq)
-            {
-                newest = Some(found);
-            }
+        let mut search = Search::new(key, Reached { bucket: self, readable, next: 0 });
+        while let Some(run) = Reached::next_run(&mut search)? {
+            search.note(run.search(key, at)?);
         }
-        Ok(newest)
+        Ok(search.newest)
     }
 
     /// The seed for the jitter of its thresholds.

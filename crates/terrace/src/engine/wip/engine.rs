@@ -10,6 +10,7 @@ use terrace_pmem::Pool;
 use super::iter::BucketIter;
 use super::{Wip, check};
 use crate::core::engine::{Direction, Engine, EngineIter};
+use crate::core::lent::{Lent, to_keep};
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
 use crate::pool;
@@ -36,11 +37,19 @@ impl Engine for Wip {
     }
 
     fn get(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
-        self.get_value(key, at)
+        self.with_value(key, at, to_keep)
+    }
+
+    fn get_with(&self, key: &[u8], at: Option<u64>, show: &mut dyn FnMut(Lent<'_>)) -> Result<bool> {
+        Ok(self.with_value(key, at, show)?.is_some())
+    }
+
+    fn get_many(&self, keys: &[&[u8]], at: u64) -> Result<Vec<Option<Bytes>>> {
+        self.get_values(keys, at)
     }
 
     fn contains(&self, key: &[u8]) -> Result<bool> {
-        Ok(self.get_value(key, None)?.is_some())
+        Ok(self.with_value(key, None, |_| ())?.is_some())
     }
 
     fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn EngineIter>> {

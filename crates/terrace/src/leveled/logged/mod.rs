@@ -13,10 +13,9 @@ mod write;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use terrace_base::Result;
 use terrace_pmem::{Marks, Pool};
-use terrace_table::{Cursor, Entry, Kind};
+use terrace_table::{Cursor, Kind};
 
 pub(crate) use repair::repair;
 
@@ -27,7 +26,7 @@ use crate::core::Core;
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
 use crate::manifest::{Edit, Manifest};
-use crate::memtable::{MemCursor, MemList, NODE_OVERHEAD_BYTES};
+use crate::memtable::{MemCursor, MemList, NODE_OVERHEAD_BYTES, Version};
 use crate::stats::Stats;
 
 /// If memtables hold more, they are flushed, and not copied to another log.
@@ -82,10 +81,8 @@ impl Memtable for LoggedMemtable {
         ops.for_each(|(op, seq)| writer.insert(op.key, seq, op.kind, op.value));
     }
 
-    fn get(&self, key: &[u8], at: u64) -> Option<Entry> {
-        let found = self.list.get(key, at)?;
-        let value = if found.kind == Kind::Put { found.value } else { &[] };
-        Some(Entry { seq: found.seq, kind: found.kind, value: Bytes::copy_from_slice(value) })
+    fn get<T>(&self, key: &[u8], at: u64, take: impl FnOnce(Version<'_>) -> T) -> Option<T> {
+        self.list.get(key, at).map(take)
     }
 
     fn cursor(&self) -> MemCursor {

@@ -15,6 +15,7 @@ mod histories;
 mod model;
 mod ops;
 mod queues;
+mod reads;
 mod room;
 mod snapshots;
 mod swaps;
@@ -52,6 +53,8 @@ macro_rules! conformance {
                 model::{random_operations_match_a_map, random_operations_match_under_threads,
                     the_same_operations_give_the_same_everywhere},
                 queues::{walks_over_what_was_taken_match_a_map, queues_lose_nothing_under_threads},
+                reads::{many_keys_are_read_as_each_alone, a_value_is_shown_where_it_lies,
+                    a_failed_read_fails_the_call, many_keys_read_are_checked_at_the_commit},
                 snapshots::{a_snapshot_stands_still, snapshots_at_every_step_stand_still,
                     old_versions_go_with_their_snapshot, snapshots_hold_under_threads,
                     a_deletion_holds_when_the_puts_around_it_are_merged},

@@ -181,6 +181,7 @@ impl Run {
                 let got = self.db.get(key).expect("a get").map(|v| v.to_vec());
                 assert_eq!(got.as_ref(), self.map.get(key), "{key:?}");
                 assert_eq!(self.db.contains_key(key).expect("a lookup"), got.is_some());
+                assert_eq!(self.db.get_with(key, <[u8]>::to_vec).expect("a look"), got);
                 self.transcript.push(format!("{got:?}"));
             }
             Op::MultiGet(keys) => {
@@ -213,6 +214,8 @@ impl Run {
             Op::ReadHeld(n, key, span) => {
                 if let Some((snapshot, map)) = pick(&self.held, *n) {
                     assert_eq!(get(snapshot, key).as_ref(), map.get(key), "{key:?}");
+                    let twice = snapshot.multi_get([key, key]).expect("a multi-get");
+                    assert!(twice.iter().all(|value| value.as_deref() == map.get(key).map(|v| &v[..])));
                     let got = snapshot.within(span);
                     assert_eq!(got, Cursor::new(map, span).all);
                 }

@@ -1,0 +1,75 @@
+//! Lookups of many keys together in runs.
+//!
+//! A lookup goes from run to run, the newest first, until no run can hold a newer version. Here all lookups go side by
+//! side: in each round every one of them asks one run, and what these have to read is requested together. Most
+//! versions are found in the first round, as filters tell which runs need not be asked.
+
+use terrace_base::Result;
+use terrace_table::{Entry, Sought, find_many};
+
+use super::run::Run;
+
+/// A lookup under way.
+#[derive(Debug)]
+pub(crate) struct Search<'a, P> {
+    pub key: &'a [u8],
+    /// Where the next run is looked for.
+    pub at: P,
+    /// The newest version that was found so far.
+    pub newest: Option<Entry>,
+}
+
+impl<'a, P> Search<'a, P> {
+    /// A lookup of `key` from `at` on.
+    pub fn new(key: &'a [u8], at: P) -> Search<'a, P> {
+        Search { key, at, newest: None }
+    }
+
+    /// Whether `run`, and every run whose versions are older than its newest, has nothing newer than what was found.
+    pub fn is_over_at(&self, run: &Run) -> bool {
+        self.newest.as_ref().is_some_and(|found| found.seq >= run.meta().max_seq)
+    }
+
+    /// Notes what a run has.
+    pub fn note(&mut self, found: Option<Entry>) {
+        if let Some(found) = found
+            && self.newest.as_ref().is_none_or(|other| found.seq > other.seq)
+        {
+            self.newest = Some(found);
+        }
+    }
+}
+
+/// Finds the newest version up to sequence number `at` of each key of `searches`. `next` gives the next run that may
+/// have a newer version than the one found, as far as its filter tells; `None` if there is none.
+pub(crate) fn find_all<'r, P>(
+    searches: &mut [Search<'_, P>],
+    at: u64,
+    next: impl Fn(&mut Search<'_, P>) -> Result<Option<&'r Run>>,
+) -> Result<()> {
+    let mut active: Vec<usize> = (0..searches.len()).collect();
+    while !active.is_empty() {
+        let mut asked: Vec<(usize, &'r Run)> = Vec::with_capacity(active.len());
+        for i in active {
+            if let Some(run) = next(&mut searches[i])? {
+                asked.push((i, run));
+            }
+        }
+        let mut sought = Vec::with_capacity(asked.len());
+        for (i, run) in &asked {
+            if let Run::Table(table) = run {
+                sought.push(Sought { table, key: searches[*i].key, position: None });
+            }
+        }
+        let mut in_tables = find_many(&sought, at)?.into_iter();
+        for (i, run) in &asked {
+            let found = match run {
+                Run::Table(_) => in_tables.next().flatten(),
+                Run::List(list) => list.search(searches[*i].key, at)?,
+            };
+            searches[*i].note(found);
+        }
+        active = asked.into_iter().map(|(i, _)| i).collect();
+    }
+    Ok(())
+}
