@@ -233,18 +233,19 @@ impl Map {
         }
     }
 
-    /// What `slot` takes of its blocks, in sectors: an equal share of each with the others that are in it. The shares of
-    /// all slots are all sectors of held blocks.
+    /// What `slot` takes of its blocks, in sectors. Within one block, an equal share with the others in it. Of several
+    /// blocks, its own sectors, and the rest of those at its ends that it alone holds: one that it shares was written
+    /// with its neighbour, without a gap between them.
     pub(super) fn share_of(&self, slot: Slot) -> u64 {
         let blocks = self.blocks(slot);
-        let of_edge = |block: u64| {
-            let others = u64::from(self.shared.get(&block).copied().unwrap_or(0));
-            self.sectors_per_block.div_ceil(others + 1)
-        };
-        match blocks.end - blocks.start {
-            1 => of_edge(blocks.start),
-            count => of_edge(blocks.start) + of_edge(blocks.end - 1) + (count - 2) * self.sectors_per_block,
+        let others = |block: u64| u64::from(self.shared.get(&block).copied().unwrap_or(0));
+        if blocks.end - blocks.start == 1 {
+            return self.sectors_per_block.div_ceil(others(blocks.start) + 1);
         }
+        let before = slot.first() - blocks.start * self.sectors_per_block;
+        let behind = blocks.end * self.sectors_per_block - slot.end();
+        let rest = |block: u64, sectors: u64| if others(block) == 0 { sectors } else { 0 };
+        slot.sectors() + rest(blocks.start, before) + rest(blocks.end - 1, behind)
     }
 
     fn is_retired(&self, slot: Slot) -> bool {

@@ -4,7 +4,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use terrace_base::Result;
+use terrace_base::{Error, Result};
 
 use crate::core::Core;
 use crate::core::empty_ranges::EmptyRanges;
@@ -13,6 +13,9 @@ use crate::core::snapshots::Held;
 use crate::db::iter::{DbIter, Entries};
 use crate::db::range::KeyRange;
 use crate::db::{Db, DirectoryLock, Inner, check_key};
+
+/// Keys that are looked up together: they need memory and a moment without changes, and may be millions.
+const TOGETHER: usize = 1024;
 
 impl Db {
     /// The value of `key`, if it exists.
@@ -33,7 +36,7 @@ impl Db {
     /// exist.
     ///
     /// `f` is shown the value where it lies, in the write buffer, in persistent memory or in a cached block. What
-    /// others replace meanwhile is not freed before it returns, so it should be short, and write nothing to the
+    /// others replace meanwhile is not freed before it returns, so it should be short, and call nothing of this
     /// database.
     ///
     /// ```
@@ -54,7 +57,7 @@ impl Db {
         let key = key.as_ref();
         check_key(key)?;
         self.inner.core.counters.gets.add(1);
-        shown(&*self.inner.engine, key, None, f)
+        shown(&self.inner.core, &*self.inner.engine, key, None, f)
     }
 
     /// Whether `key` exists; its value is not read.
@@ -70,8 +73,8 @@ impl Db {
     /// The values of `keys`, all at one moment, in the order of the keys, which may be any and repeat keys. `None`
     /// stands for a key that does not exist.
     ///
-    /// It takes less time than as many calls of [`get`](Self::get): what has to be read from the disk is requested
-    /// together, and what is in memory is loaded side by side.
+    /// It is meant for more than a few keys: what has to be read from the disk is requested together, and what is in
+    /// memory is loaded side by side. It takes a [`snapshot`](Self::snapshot) first, which costs more than a single [`get`](Self::get).
     ///
     /// ```
     /// # fn main() -> terrace::Result<()> {
@@ -210,7 +213,7 @@ impl Snapshot {
         let key = key.as_ref();
         check_key(key)?;
         self.hold.core.counters.gets.add(1);
-        shown(&*self.hold.engine, key, Some(self.hold.seq), f)
+        shown(&self.hold.core, &*self.hold.engine, key, Some(self.hold.seq), f)
     }
 
     /// Whether `key` existed at that moment.
@@ -226,7 +229,8 @@ impl Snapshot {
         self.hold.core.counters.gets.add(keys.len() as u64);
         loop {
             let failed_maps = self.hold.failed_maps();
-            let found = self.hold.engine.get_many(&keys, self.hold.seq);
+            let found = keys.chunks(TOGETHER).map(|keys| self.hold.engine.get_many(keys, self.hold.seq));
+            let found = found.collect::<Result<Vec<_>>>().map(|parts| parts.into_iter().flatten().collect());
             // If a mapping fails meanwhile, what was read through it is read again, by calls.
             if self.hold.failed_maps() == failed_maps {
                 self.hold.engine.intact()?;
@@ -270,14 +274,22 @@ impl Snapshot {
 
 /// What `f` makes of the value of `key`, at snapshot `at` or now.
 fn shown<T>(
+    core: &Core,
     engine: &dyn Engine,
     key: &[u8],
     at: Option<u64>,
     f: impl FnOnce(&[u8]) -> T,
 ) -> Result<Option<T>> {
     let (mut f, mut made) = (Some(f), None);
+    let failed_maps = core.table_reader.maps().failures();
     engine.get_with(key, at, &mut |value| made = f.take().map(|f| f(&value)))?;
     engine.intact()?;
+    if made.is_some() && core.table_reader.maps().failures() != failed_maps {
+        // What could not be read through a mapping has been shown as zeros.
+        let why =
+            std::io::Error::other("a table could not be read through its mapping while a value was shown");
+        return Err(Error::io(&core.dir, "read", why));
+    }
     Ok(made)
 }
 

@@ -77,9 +77,14 @@ fn check(map: &Map, live: &BTreeSet<Slot>) {
     assert_eq!((counts.items, counts.sectors), (items, sectors));
     let held = (counts.end - counts.free - counts.holes) * map.sectors_per_block;
     assert!(held <= sectors + 2 * items * (map.sectors_per_block - 1), "{counts:?}");
-    // Parts of sectors are rounded up, at both ends of a slot.
+    // Of a block in which one item ends the others have more than is left.
+    let share = |slot: &Slot| (slot.sectors(), map.share_of(*slot), map.blocks(*slot));
     let shares = live.iter().map(|slot| map.share_of(*slot)).sum::<u64>();
-    assert!((held..=held + 2 * items).contains(&shares), "{shares} of {held} for {items}");
+    let most = held + items * map.sectors_per_block;
+    assert!(shares <= most, "{shares} of {held} for {items}");
+    assert!(
+        live.iter().map(share).all(|(own, share, blocks)| blocks.end - blocks.start == 1 || share >= own)
+    );
 }
 
 fn apply(map: &mut Map, live: &mut BTreeSet<Slot>, op: &Op) {

@@ -16,19 +16,32 @@ use crate::core::report::{CheckReport, problem};
 use crate::pool;
 use crate::stats::Stats;
 
+/// How often a check looks whether all readers have left before it lets others go on.
+const PATIENCE: u32 = 10_000;
+
+/// Lets others run; false.
+fn yields() -> bool {
+    std::thread::yield_now();
+    false
+}
+
 pub(super) fn check<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
     store.jobs.wait_idle();
     store.home.still(|| check_still(store))
 }
 
 fn check_still<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
-    let _alone = store.gate.exclusive();
-    let _still = store.index.still();
-    let rested = store.index.rest(&store.core);
-    // Readers look at one thing for a moment and leave; nothing new arrives, since writers wait.
-    while !store.give_back() {
+    let (_alone, _still, rested) = loop {
+        let (alone, still) = (store.gate.exclusive(), store.index.still());
+        let rested = store.index.rest(&store.core);
+        // Most readers look at one thing for a moment and leave; nothing new arrives, since writers wait.
+        if (0..PATIENCE).any(|_| store.give_back() || yields()) {
+            break (alone, still, rested);
+        }
+        // Somebody looks for longer, and may want what this holds.
+        drop((alone, still));
         std::thread::yield_now();
-    }
+    };
     let mut marks = store.pool.marks();
     let (mut report, places) = prove_words(store, &mut marks)?;
     report.problems.extend(rested.err().map(|e| format!("index: {e}")));

@@ -108,6 +108,9 @@ pub(crate) trait Elsewhere: Debug + Send + Sync + Sized + 'static {
         ahead: Option<&mut ReadBuffers>,
     ) -> Vec<Option<Loaded>>;
 
+    /// Counts places that were made free to be used again: as long as it stays, what a place held is there.
+    fn freed(&self) -> u64;
+
     /// A watch on a walk, if it matters how far its keys lie scattered over tables.
     fn watch(&self) -> Option<RangeScan>;
 
@@ -220,6 +223,10 @@ impl Elsewhere for Nowhere {
         _: Option<&mut ReadBuffers>,
     ) -> Vec<Option<Loaded>> {
         Vec::new()
+    }
+
+    fn freed(&self) -> u64 {
+        0
     }
 
     fn watch(&self) -> Option<RangeScan> {

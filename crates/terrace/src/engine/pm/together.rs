@@ -89,8 +89,8 @@ impl<I: KeyIndex> PmStore<I> {
                 None => {}
                 Some(Named::Place(place)) => elsewhere.push((i, place, reader.at)),
                 Some(Named::Record(record)) => match self.place_in(&record)? {
-                    // Its number is that of the record.
-                    Some(place) => elsewhere.push((i, place, u64::MAX)),
+                    // A greater number would be that of another version.
+                    Some(place) => elsewhere.push((i, place, record.number)),
                     None => {
                         if reader.is_of_keys {
                             self.home.was_read(record.word);

@@ -6,8 +6,7 @@
 //!
 //! What lies elsewhere is read a *window* of keys at a time. When half of a window has been given out the
 //! next one is begun, if the device can read it in the background. A walk that is idle keeps nobody from
-//! using space again, so a window may find something else in a place than its word named; then the index is
-//! asked again.
+//! using space again. If any place was freed since such a window was begun, all of it is read again.
 //!
 //! Memory: two windows, or one version that is larger and a window. A version that is larger than a window is
 //! not begun before it is asked for.
@@ -69,6 +68,8 @@ struct Window<I: KeyIndex> {
     bytes: u64,
     bytes_elsewhere: u64,
     coming: Option<<I::Home as Elsewhere>::Coming>,
+    /// Places that had been freed when it was begun; `None` if the reader has been present since.
+    freed: Option<u64>,
     _loan: Option<Loan>,
 }
 
@@ -137,13 +138,16 @@ impl<I: KeyIndex> Found<I> {
                 }
                 return Ok(Some(entry));
             }
-            let window = match self.coming.take() {
-                Some(window) => window,
-                None => match self.begin(store, at, self.room(store, true), &mut more)? {
-                    Some(window) => window,
-                    None => return Ok(None),
-                },
-            };
+            if let Some(window) = self.coming.take()
+                && self.finish(store, at, window)?
+            {
+                continue;
+            }
+            // Nothing that a word names is freed before it is read.
+            let _here = store.limbo.enter();
+            let room = self.room(store, true);
+            let Some(mut window) = self.begin(store, at, room, &mut more)? else { return Ok(None) };
+            window.freed = None;
             self.finish(store, at, window)?;
         }
     }
@@ -165,6 +169,7 @@ impl<I: KeyIndex> Found<I> {
         more: &mut impl FnMut(&I, &mut ScanBatch) -> Result<bool>,
     ) -> Result<Option<Window<I>>> {
         let _here = store.limbo.enter();
+        let freed = store.home.freed();
         // The words of an older batch may be stale.
         let mut fresh = false;
         while self.rest_is_empty() {
@@ -187,6 +192,7 @@ impl<I: KeyIndex> Found<I> {
             bytes: 0,
             bytes_elsewhere: 0,
             coming: None,
+            freed: Some(freed),
             _loan: None,
         };
         let is_full = |window: &Window<I>| window.keys.len() >= room.keys || window.bytes >= BATCH_BYTES;
@@ -264,9 +270,9 @@ impl<I: KeyIndex> Found<I> {
         Ok(taken == elsewhere.len())
     }
 
-    /// Takes what was read for `window`, which is the last that was begun. Nobody was present meanwhile, so
-    /// what was read may be what somebody has written there since; a higher number or a wrong key shows that.
-    fn finish(&mut self, store: &PmStore<I>, at: u64, mut window: Window<I>) -> Result<()> {
+    /// Takes what was read for `window`, which is the last that was begun. Returns false, and leaves its keys to be read
+    /// again, if something else may have been written where it was read.
+    fn finish(&mut self, store: &PmStore<I>, at: u64, mut window: Window<I>) -> Result<bool> {
         let is_first = self.keys == TOGETHER;
         let reads_on = window.coming.is_some();
         if !window.wanted.is_empty() {
@@ -274,6 +280,10 @@ impl<I: KeyIndex> Found<I> {
                 window.wanted.iter().map(|(i, place, _)| (&*window.keys[*i].key, *place)).collect();
             let buffers = (!is_first).then_some(&mut self.buffers);
             let found = store.home.finish(window.coming.take(), &places, buffers);
+            if window.freed.is_some_and(|freed| freed != store.home.freed()) {
+                self.done -= window.keys.len();
+                return Ok(false);
+            }
             for ((i, _, most), found) in window.wanted.iter().zip(found) {
                 let one = &mut window.keys[*i];
                 one.value = match found.filter(|found| found.number <= *most) {
@@ -281,11 +291,12 @@ impl<I: KeyIndex> Found<I> {
                     None => match store.get_at(&one.key, at, to_keep) {
                         Ok(value) => value,
                         Err(e) => {
-                            // What is before it is given out; it is read again when it is asked for again.
+                            // What is before it is given out; then it is read again.
                             self.done -= window.keys.len() - i;
                             window.keys.truncate(*i);
                             self.entries.extend(window.keys.into_iter().filter(|met| met.value.is_some()));
-                            return Err(e);
+                            self.begins_at = None;
+                            return if self.entries.is_empty() { Err(e) } else { Ok(true) };
                         }
                     },
                 };
@@ -294,7 +305,7 @@ impl<I: KeyIndex> Found<I> {
         self.entries.extend(window.keys.into_iter().filter(|met| met.value.is_some()));
         self.keys = (self.keys * 2).min(MOST_KEYS);
         self.begins_at = reads_on.then_some(self.entries.len() / 2);
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -12,7 +12,7 @@ use terrace_index::ScanBatch;
 
 use super::home::Ssd;
 use super::place::OnSsd;
-use super::reclaim;
+use super::{pack, reclaim};
 use crate::engine::pm::{KeyIndex, Named, PmStore, VersionRef, VersionRefOf};
 
 /// Starts the walk in the background.
@@ -21,6 +21,7 @@ pub(super) fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
         let walked = walk(store);
         // Some of what is dead has been so since before the opening.
         reclaim::send(store);
+        pack::send(store);
         if let Err(error) = walked {
             tracing::warn!(%error, "space on the SSD is not used again before the next opening");
             store.core.counters.background_errors.add(1);

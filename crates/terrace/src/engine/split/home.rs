@@ -71,6 +71,10 @@ pub(crate) struct Ssd {
     /// Bytes of slots written and freed, and how many there will be at the next look at the file.
     pub(super) changed_bytes: AtomicU64,
     pub(super) looked_at: AtomicU64,
+    /// Bytes that the last packing has left loose, since snapshots or damage keep them.
+    pub(super) left_loose: AtomicU64,
+    /// Slots that were freed since the opening, or are about to be.
+    freed: AtomicU64,
     /// A job that packs large items is queued or running.
     pub(super) packing: AtomicBool,
 }
@@ -145,6 +149,8 @@ impl Ssd {
             retired_bytes: AtomicU64::new(0),
             changed_bytes: AtomicU64::new(0),
             looked_at: AtomicU64::new(0),
+            left_loose: AtomicU64::new(0),
+            freed: AtomicU64::new(0),
             packing: AtomicBool::new(false),
             core: core.clone(),
             manifest: manifest.clone(),
@@ -302,6 +308,8 @@ impl Elsewhere for Ssd {
     fn free(&self, place: OnSsd) {
         let OnSsd::Slot(slot) = place else { return };
         self.changed_bytes.fetch_add(self.slot_bytes(slot), Ordering::Relaxed);
+        // Before anybody can write there again.
+        self.freed.fetch_add(1, Ordering::SeqCst);
         if let Err(error) = self.slots.free(slot) {
             tracing::warn!(%error, "a slot could not be freed");
             self.core.counters.background_errors.add(1);
@@ -324,11 +332,16 @@ impl Elsewhere for Ssd {
             reclaim::send(store);
         }
         let Some(slots) = self.look_at_slots() else { return };
-        if pack::is_due(&slots, self.slack_bytes()) {
+        let spare = self.slack_bytes().saturating_add(self.left_loose.load(Ordering::Relaxed));
+        if pack::is_due(&slots, spare) {
             pack::send(store);
         } else if slots.free_bytes > self.spare_bytes(&slots) {
             store.spawn(|store| drop(store.home.tidy_slots()));
         }
+    }
+
+    fn freed(&self) -> u64 {
+        self.freed.load(Ordering::SeqCst)
     }
 
     fn bytes_at(&self, place: OnSsd) -> u64 {
@@ -368,8 +381,8 @@ impl Elsewhere for Ssd {
     fn compact<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>) -> Result<()> {
         census::wait(store)?;
         reclaim::all(store)?;
-        pack::all(store)?;
-        self.tidy_slots()
+        let packed = pack::all(store);
+        self.tidy_slots().and(packed)
     }
 
     fn check<I: KeyIndex<Home = Self>>(
