@@ -138,7 +138,7 @@ fn a_note_of_another_place_costs_no_pool() {
         (note(&other, &beside), 0),
         (note(&one, &other.join("CURRENT")), 2),
         (b"TERRNOTE\x01\0\0\0".repeat(3), 2),
-        (sealed(b"TERRNOTE", 2, &note(&one, &beside)[16..]), 3),
+        (sealed(b"TERRNOTE", 1, &note(&one, &beside)[16..]), 3),
         (sealed(b"TERRNOTE", 4, &note(&one, &beside)[16..]), 3),
     ];
     for (note, code) in outcomes {

@@ -55,7 +55,7 @@ fn what_is_no_record_is_told_by_whoever_comes_by_it() {
     for bytes in [&b""[..], b"TERREPAR", &[0; 5000], &[&sound[..], &[1]].concat(), &flipped] {
         carries_nothing_out(&bed, bytes, &there);
     }
-    for version in [1, 2, 4] {
+    for version in [1, 4] {
         let other = sealed(b"TERREPAR", version, &sound[16..]);
         std::fs::write(bed.db.join("REPAIR"), other).unwrap();
         for command in [&["put", "a", "b"][..], &["repair"], &["repair", "--dry-run"], &["get", "a"]] {
