@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use terrace_base::checksum::crc32c;
 use terrace_base::{ErrorKind, Result};
 use terrace_disk::Access;
 use terrace_table::*;
@@ -242,6 +243,14 @@ fn a_later_version_is_refused_by_its_number() {
     let foot = data.len() - 64;
     data[8] = 9;
     data[foot + 40] = 9;
+    fs.set(path(), data.clone());
+    assert_eq!(
+        open(&fs, 1, 0).unwrap_err().kind(),
+        ErrorKind::Corruption,
+        "the footer's checksum is another"
+    );
+    let crc = crc32c(&data[foot..foot + 52]);
+    data[foot + 52..foot + 56].copy_from_slice(&crc.to_le_bytes());
     fs.set(path(), data);
     let e = open(&fs, 1, 0).unwrap_err();
     assert_eq!(e.kind(), ErrorKind::InvalidFormat);
