@@ -305,8 +305,8 @@ impl Slots {
     }
 
     /// Bytes of blocks that the item at `slot` takes: more than its own if its blocks have room that is not used again
-    /// before all their items are freed. An item within one block has an equal share of it with the others in it. To reclaim that room,
-    /// the items with the largest shares for their sizes are [packed](Self::pack).
+    /// before all their items are freed. An item within one block has an equal share of it with the others in it. To
+    /// reclaim that room, the items with the largest shares for their sizes are [packed](Self::pack).
     pub fn share_of(&self, slot: Slot) -> u64 {
         self.map.lock().share_of(slot) * self.sector_bytes
     }

@@ -74,7 +74,8 @@ impl Db {
     /// stands for a key that does not exist.
     ///
     /// It is meant for more than a few keys: what has to be read from the disk is requested together, and what is in
-    /// memory is loaded side by side. It takes a [`snapshot`](Self::snapshot) first, which costs more than a single [`get`](Self::get).
+    /// memory is loaded side by side. It takes a [`snapshot`](Self::snapshot) first, which costs more than a
+    /// [`get`](Self::get).
     ///
     /// ```
     /// # fn main() -> terrace::Result<()> {
