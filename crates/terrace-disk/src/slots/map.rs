@@ -234,8 +234,8 @@ impl Map {
     }
 
     /// What `slot` takes of its blocks, in sectors. Within one block, an equal share with the others in it. Of several
-    /// blocks, its own sectors, and the rest of those at its ends that it alone holds: one that it shares was written
-    /// with its neighbour, without a gap between them.
+    /// blocks, its own sectors, and the rest of those at its ends that it alone holds: one that it shares counts as
+    /// full, as it is if no item lies within a block.
     pub(super) fn share_of(&self, slot: Slot) -> u64 {
         let blocks = self.blocks(slot);
         let others = |block: u64| u64::from(self.shared.get(&block).copied().unwrap_or(0));

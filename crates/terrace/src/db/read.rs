@@ -9,6 +9,7 @@ use terrace_base::{Error, Result};
 use crate::core::Core;
 use crate::core::empty_ranges::EmptyRanges;
 use crate::core::engine::Engine;
+use crate::core::lent::Lent;
 use crate::core::snapshots::Held;
 use crate::db::iter::{DbIter, Entries};
 use crate::db::range::KeyRange;
@@ -52,7 +53,8 @@ impl Db {
     ///
     /// # Errors
     ///
-    /// As of [`get`](Self::get). If `f` was called nevertheless, what it was shown is not to be relied upon.
+    /// As of [`get`](Self::get); `Io` if a table could not be read through a mapping meanwhile: then a repetition may
+    /// succeed. If `f` was called nevertheless, what it was shown is not to be relied upon.
     pub fn get_with<T>(&self, key: impl AsRef<[u8]>, f: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
         let key = key.as_ref();
         check_key(key)?;
@@ -282,10 +284,15 @@ fn shown<T>(
     f: impl FnOnce(&[u8]) -> T,
 ) -> Result<Option<T>> {
     let (mut f, mut made) = (Some(f), None);
-    let failed_maps = core.table_reader.maps().failures();
-    engine.get_with(key, at, &mut |value| made = f.take().map(|f| f(&value)))?;
+    let failures = || core.table_reader.maps().failures();
+    let (failed_maps, mut has_failed) = (failures(), false);
+    engine.get_with(key, at, &mut |value| {
+        made = f.take().map(|f| f(&value));
+        // As long as the value keeps its mapping.
+        has_failed = matches!(value, Lent::Own(_)) && failures() != failed_maps;
+    })?;
     engine.intact()?;
-    if made.is_some() && core.table_reader.maps().failures() != failed_maps {
+    if has_failed {
         // What could not be read through a mapping has been shown as zeros.
         let why =
             std::io::Error::other("a table could not be read through its mapping while a value was shown");

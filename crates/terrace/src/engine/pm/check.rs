@@ -4,6 +4,8 @@
 //! older version under it must have a lower number. Then the index proves itself, the pool proves that
 //! everything in it is either reachable or free, and the home proves that each place has one word.
 
+use std::time::Duration;
+
 use terrace_base::Result;
 use terrace_index::ScanBatch;
 use terrace_pmem::{Granularity, Marks};
@@ -18,6 +20,9 @@ use crate::stats::Stats;
 
 /// How often a check looks whether all readers have left before it lets others go on.
 const PATIENCE: u32 = 10_000;
+
+/// How long it lets them.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Lets others run; false.
 fn yields() -> bool {
@@ -40,7 +45,7 @@ fn check_still<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
         }
         // Somebody looks for longer, and may want what this holds.
         drop((alone, still));
-        std::thread::yield_now();
+        store.core.env.clock.sleep(PAUSE);
     };
     let mut marks = store.pool.marks();
     let (mut report, places) = prove_words(store, &mut marks)?;

@@ -21,7 +21,7 @@ pub(super) fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
         let walked = walk(store);
         // Some of what is dead has been so since before the opening.
         reclaim::send(store);
-        pack::send(store);
+        pack::send_if_due(store, &store.home.slots.stats());
         if let Err(error) = walked {
             tracing::warn!(%error, "space on the SSD is not used again before the next opening");
             store.core.counters.background_errors.add(1);

@@ -71,8 +71,6 @@ pub(crate) struct Ssd {
     /// Bytes of slots written and freed, and how many there will be at the next look at the file.
     pub(super) changed_bytes: AtomicU64,
     pub(super) looked_at: AtomicU64,
-    /// Bytes that the last packing has left loose, since snapshots or damage keep them.
-    pub(super) left_loose: AtomicU64,
     /// Slots that were freed since the opening, or are about to be.
     freed: AtomicU64,
     /// A job that packs large items is queued or running.
@@ -149,7 +147,6 @@ impl Ssd {
             retired_bytes: AtomicU64::new(0),
             changed_bytes: AtomicU64::new(0),
             looked_at: AtomicU64::new(0),
-            left_loose: AtomicU64::new(0),
             freed: AtomicU64::new(0),
             packing: AtomicBool::new(false),
             core: core.clone(),
@@ -332,12 +329,7 @@ impl Elsewhere for Ssd {
             reclaim::send(store);
         }
         let Some(slots) = self.look_at_slots() else { return };
-        let spare = self.slack_bytes().saturating_add(self.left_loose.load(Ordering::Relaxed));
-        if pack::is_due(&slots, spare) {
-            pack::send(store);
-        } else if slots.free_bytes > self.spare_bytes(&slots) {
-            store.spawn(|store| drop(store.home.tidy_slots()));
-        }
+        pack::send_if_due(store, &slots);
     }
 
     fn freed(&self) -> u64 {

@@ -33,7 +33,7 @@ const BATCH_KEYS: usize = 256;
 /// Bytes of items that are moved together, and keys among which they are looked for: meanwhile nothing that was retired
 /// is freed.
 const PACK_BYTES: u64 = 4 << 20;
-const PACK_KEYS: usize = 16 << 10;
+const PACK_KEYS: usize = 128 << 10;
 
 /// Words replaced during one hold of the gate.
 const CHUNK: usize = 64;
@@ -90,12 +90,22 @@ fn is_loose(items: u64, held: u64) -> bool {
 }
 
 /// Whether so much is loose that it is worth a walk; `spare` bytes may be loose in any case.
-pub(super) fn is_due(slots: &SlotStats, spare: u64) -> bool {
+fn is_due(slots: &SlotStats, spare: u64) -> bool {
     is_loose(slots.item_bytes, slots.held_bytes.saturating_sub(spare))
 }
 
+/// Starts packing in the background if that is worth it, or gives back free space if there is much.
+pub(super) fn send_if_due<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, slots: &SlotStats) {
+    let ssd = &*store.home;
+    if is_due(slots, ssd.slack_bytes()) {
+        send(store);
+    } else if slots.free_bytes > ssd.spare_bytes(slots) {
+        store.spawn(|store| drop(store.home.tidy_slots()));
+    }
+}
+
 /// Starts packing in the background.
-pub(super) fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
+fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
     let ssd = &*store.home;
     if store.core.is_scratch || !ssd.runs.are_counted() || ssd.packing.swap(true, Ordering::AcqRel) {
         return;
@@ -133,9 +143,6 @@ pub(super) fn all<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
             store.give_back();
         }
         if is_over {
-            let left = store.home.slots.stats();
-            let loose = left.held_bytes.saturating_sub(left.item_bytes + left.item_bytes / LOOSE_PART);
-            store.home.left_loose.store(loose, Ordering::Relaxed);
             return Ok(());
         }
         store.jobs.give_way(Lane::Compaction);
@@ -198,7 +205,11 @@ fn move_items<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, loose: Vec<Loose>) ->
     let one = |place: &Slot| ssd.slots.read_many(&[*place]).ok()?.pop().and_then(sound);
     let read: Vec<Option<BlockBuf>> = match ssd.slots.read_many(&places) {
         Ok(read) => read.into_iter().map(sound).collect(),
-        Err(_) => places.iter().map(one).collect(),
+        Err(error) => {
+            tracing::warn!(%error, "some large items cannot be read, and are not packed");
+            store.core.counters.background_errors.add(1);
+            places.iter().map(one).collect()
+        }
     };
     // Damage and what cannot be read stay where they are, for a reader to find.
     let (loose, items): (Vec<Loose>, Vec<BlockBuf>) =
