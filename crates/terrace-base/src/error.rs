@@ -66,6 +66,12 @@ pub enum Error {
         /// The directory.
         dir: PathBuf,
     },
+    /// There is no keyspace of this name, or it was dropped.
+    #[error("there is no keyspace \"{name}\"")]
+    NoKeyspace {
+        /// The name.
+        name: String,
+    },
     /// The database was closed through this handle or another one.
     #[error("the database is closed")]
     Closed,
@@ -134,6 +140,8 @@ pub enum ErrorKind {
     Locked,
     /// See [`Error::NotFound`].
     NotFound,
+    /// See [`Error::NoKeyspace`].
+    NoKeyspace,
     /// See [`Error::Closed`].
     Closed,
     /// See [`Error::Poisoned`].
@@ -169,6 +177,7 @@ impl Error {
             Error::PoolFull { .. } => ErrorKind::PoolFull,
             Error::NotClosed { .. } => ErrorKind::NotClosed,
             Error::ReadOnly => ErrorKind::ReadOnly,
+            Error::NoKeyspace { .. } => ErrorKind::NoKeyspace,
             Error::Conflict { .. } => ErrorKind::Conflict,
             Error::InvalidArgument(_) => ErrorKind::InvalidArgument,
             Error::Unsupported { .. } => ErrorKind::Unsupported,

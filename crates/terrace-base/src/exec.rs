@@ -54,6 +54,12 @@ pub trait Executor: Send + Sync + std::fmt::Debug {
         false
     }
 
+    /// Whether threads of its own run the jobs, so that a job may wait for something that the thread holds which has
+    /// queued it.
+    fn runs_beside(&self) -> bool {
+        false
+    }
+
     /// Runs one queued job on this thread if that is how this executor works; false if there was
     /// none or if other threads run them.
     fn help(&self) -> bool;
@@ -185,6 +191,10 @@ pub fn run(job: Job) {
 }
 
 impl Executor for ThreadPool {
+    fn runs_beside(&self) -> bool {
+        true
+    }
+
     fn spawn_in(&self, lane: Lane, job: Job) {
         let mut queue = self.shared.queue.lock();
         queue.lanes[lane as usize].push_back(job);

@@ -80,7 +80,7 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let code = match error.kind() {
-            ErrorKind::InvalidArgument | ErrorKind::NotFound => exit::USAGE,
+            ErrorKind::InvalidArgument | ErrorKind::NotFound | ErrorKind::NoKeyspace => exit::USAGE,
             _ => exit::ERROR,
         };
         let message = match &error {
@@ -105,6 +105,7 @@ fn hint_for(kind: ErrorKind) -> Option<&'static str> {
         ErrorKind::Poisoned => "mend the cause and open the database again; what was acknowledged is kept",
         ErrorKind::NoSpace => "free some space and try again; what was acknowledged is kept",
         ErrorKind::PoolFull => "give it more with `--pm SIZE` and try again; what was acknowledged is kept",
+        ErrorKind::NoKeyspace => "`terrace keyspaces DIR` lists those that there are",
         ErrorKind::Unsupported => "another engine can: see `--engine` in `terrace --help`",
         _ => return None,
     })

@@ -5,6 +5,7 @@
 //! | [`args`] | the command line: its commands, and how they are explained |
 //! | [`command`] | a module per command: its arguments and what it does |
 //! | [`open`], [`made`] | the flags that say how to open a database; one that is made and goes again |
+//! | [`keyspace`] | the keyspace that a command works on |
 //! | [`escape`], [`size`], [`records`] | bytes as text and back; nothing here knows of a database |
 //! | [`failure`] | exit codes, messages and hints |
 //! | [`interrupt`], [`progress`] | signals that end a command; the bar on standard error |
@@ -23,6 +24,7 @@ pub mod command;
 pub mod escape;
 pub mod failure;
 pub mod interrupt;
+pub mod keyspace;
 pub mod made;
 pub mod open;
 pub mod progress;
@@ -52,6 +54,7 @@ fn run(cli: &Cli, out: &mut dyn Write) -> CommandResult {
         Command::Put(c) => c.run(),
         Command::Delete(c) => c.run(),
         Command::Scan(c) => c.run(out),
+        Command::Keyspaces(c) => c.run(out),
         Command::Stat(c) => c.run(out),
         Command::Check(c) => c.run(out),
         Command::Repair(c) => c.run(out),

@@ -3,9 +3,14 @@
 //! A batch has the encoding of the commit log: for each operation the kind (0 delete, 1 put), the key and,
 //! for a put, the value, both with a varint length before them.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+
 use terrace_base::codec::{Reader, put_bytes};
 use terrace_base::{Error, Result};
 use terrace_table::Kind;
+
+use crate::keyspaces::{OpenKeyspace, Space, is_high};
 
 /// Longest key in bytes.
 pub const MAX_KEY_BYTES: usize = 65_535;
@@ -27,6 +32,11 @@ pub struct WriteBatch {
     encoded: Vec<u8>,
     len: u32,
     error: Option<Error>,
+    /// Whether it has a key of the default keyspace that begins with byte 255.
+    has_high: bool,
+    /// The keyspaces with operations in it, but for the default one; and which operations these are.
+    keyspaces: Vec<Arc<OpenKeyspace>>,
+    placed: Vec<u32>,
 }
 
 /// One operation of a batch.
@@ -46,18 +56,59 @@ impl WriteBatch {
     /// Adds a put. A key or value over its limit makes the whole batch fail when it is written.
     pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         let (key, value) = (key.as_ref(), value.as_ref());
-        if value.len() > MAX_VALUE_BYTES {
-            self.refuse(format!("a value of {} bytes is over the limit of {MAX_VALUE_BYTES}", value.len()));
-        } else {
-            self.encoded.reserve(key.len() + value.len() + 16);
-            self.push(Kind::Put, key);
-            put_bytes(&mut self.encoded, value);
-        }
+        self.has_high |= is_high(key);
+        self.push(Op { kind: Kind::Put, key, value });
     }
 
     /// Adds a delete. A key over its limit makes the whole batch fail when it is written.
     pub fn delete(&mut self, key: impl AsRef<[u8]>) {
-        self.push(Kind::Delete, key.as_ref());
+        let key = key.as_ref();
+        self.has_high |= is_high(key);
+        self.push(Op { kind: Kind::Delete, key, value: &[] });
+    }
+
+    /// Adds an operation on a key of `keyspace`.
+    pub(crate) fn push_in(&mut self, keyspace: &Arc<OpenKeyspace>, op: Op<'_>) {
+        match keyspace.space().place(op.key) {
+            Ok(place) => {
+                self.placed.push(self.len);
+                self.push(Op { key: &place, ..op });
+            }
+            Err(error) => drop(self.error.get_or_insert(error)),
+        }
+        if !self.keyspaces.iter().any(|other| Arc::ptr_eq(other, keyspace)) {
+            self.keyspaces.push(keyspace.clone());
+        }
+    }
+
+    /// The keyspaces with operations in it, but for the default one.
+    pub(crate) fn keyspaces(&self) -> &[Arc<OpenKeyspace>] {
+        &self.keyspaces
+    }
+
+    /// Whether it has a key of the default keyspace that begins with byte 255.
+    pub(crate) fn has_high(&self) -> bool {
+        self.has_high
+    }
+
+    /// The operations on keys of the default keyspace.
+    pub(crate) fn ops_of_default(&self) -> impl Iterator<Item = Op<'_>> {
+        let placed = |number: &usize| self.placed.binary_search(&(*number as u32)).is_ok();
+        self.ops().enumerate().filter(move |(number, _)| !placed(number)).map(|(_, op)| op)
+    }
+
+    /// The same operations with every key in its place, where `default` has those of the default keyspace.
+    pub(crate) fn into_places(self, default: Space) -> Result<WriteBatch> {
+        if !self.has_high || default == Space::Alone {
+            return Ok(self);
+        }
+        let mut batch = WriteBatch { keyspaces: self.keyspaces.clone(), ..WriteBatch::new() };
+        for (number, op) in self.ops().enumerate() {
+            let is_placed = self.placed.binary_search(&(number as u32)).is_ok();
+            let key = if is_placed { Cow::Borrowed(op.key) } else { default.place(op.key)? };
+            batch.push(Op { key: &key, ..op });
+        }
+        Ok(batch)
     }
 
     /// Adds the operations of `other`, which was decoded.
@@ -83,18 +134,29 @@ impl WriteBatch {
 
     /// Empties the batch and keeps its memory.
     pub fn clear(&mut self) {
-        self.encoded.clear();
-        self.len = 0;
-        self.error = None;
+        let WriteBatch { encoded, len, error, has_high, keyspaces, placed } = self;
+        encoded.clear();
+        keyspaces.clear();
+        placed.clear();
+        (*len, *error, *has_high) = (0, None, false);
     }
 
-    fn push(&mut self, kind: Kind, key: &[u8]) {
-        if key.len() > MAX_KEY_BYTES {
-            self.refuse(format!("a key of {} bytes is over the limit of {MAX_KEY_BYTES}", key.len()));
-            return;
+    /// Adds an operation on a key that is in its place.
+    pub(crate) fn push(&mut self, op: Op<'_>) {
+        let Op { kind, key, value } = op;
+        if value.len() > MAX_VALUE_BYTES {
+            return self
+                .refuse(format!("a value of {} bytes is over the limit of {MAX_VALUE_BYTES}", value.len()));
         }
+        if key.len() > MAX_KEY_BYTES {
+            return self.refuse(format!("a key of {} bytes is over the limit of {MAX_KEY_BYTES}", key.len()));
+        }
+        self.encoded.reserve(key.len() + value.len() + 16);
         self.encoded.push(kind as u8);
         put_bytes(&mut self.encoded, key);
+        if kind == Kind::Put {
+            put_bytes(&mut self.encoded, value);
+        }
         self.len += 1;
     }
 
@@ -129,7 +191,7 @@ impl WriteBatch {
             }
             len += 1;
         }
-        Some(WriteBatch { encoded: encoded.to_vec(), len, error: None })
+        Some(WriteBatch { encoded: encoded.to_vec(), len, ..WriteBatch::new() })
     }
 
     /// The item that only a later version knows in a batch that does not [`decode`](Self::decode), if that is

@@ -11,6 +11,7 @@ mod core;
 mod db;
 mod engine;
 pub mod env;
+mod keyspaces;
 mod leveled;
 mod levels;
 mod located;
@@ -30,8 +31,8 @@ pub use batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, WriteBatch};
 pub use bytes::Bytes;
 pub use core::report::{CheckReport, RepairReport};
 pub use db::{
-    CasMismatch, Db, DbIter, Entries, Isolation, KeyRange, Savepoint, Snapshot, Transaction, TransactionIter,
-    TransactionOptions, lock_path,
+    CasMismatch, Db, DbIter, Entries, Isolation, KeyRange, Keyspace, KeyspaceOptions, KeyspaceStats,
+    Savepoint, Snapshot, Transaction, TransactionIter, TransactionKeyspace, TransactionOptions, lock_path,
 };
 pub use engine::{InSlots, SlotsFile};
 pub use env::{Env, PmSpace};

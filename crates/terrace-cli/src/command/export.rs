@@ -6,12 +6,12 @@ use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use terrace::Db;
 use terrace_bench::report::grouped;
 
 use crate::args::file_of;
 use crate::failure::{CommandResult, Failure};
 use crate::interrupt;
+use crate::keyspace::{KeyspaceArg, Records};
 use crate::open::{Intent, OpenArgs};
 use crate::progress;
 use crate::records::Format;
@@ -38,6 +38,9 @@ pub struct Export {
     /// How to write the records
     #[arg(long, default_value = "tsv")]
     pub format: Format,
+    /// The keyspace.
+    #[command(flatten)]
+    pub keyspace: KeyspaceArg,
     /// How to open the database.
     #[command(flatten)]
     pub open: OpenArgs,
@@ -47,35 +50,50 @@ impl Export {
     /// Runs the command.
     pub fn run(&self, out: &mut dyn Write) -> CommandResult {
         let Some(path) = file_of(&self.file) else {
-            let db = self.open.open(&self.dir, Intent::Read)?;
-            return self.write_records(&db, out).map(|_| ());
+            let records = self.records()?;
+            return self.write_records(&records, out).map(|_| ());
         };
         interrupt::install()?;
-        let db = self.open.open(&self.dir, Intent::Read)?;
-        let records = self.write_file(&db, path)?;
+        let records = self.write_file(&self.records()?, path)?;
         Ok(writeln!(out, "exported {} records to {}", grouped(records), path.display())?)
     }
 
-    fn write_file(&self, db: &Db, path: &Path) -> CommandResult<u64> {
+    /// The records to export. A person is told of those that are not among them.
+    fn records(&self) -> CommandResult<Records> {
+        let db = self.open.open(&self.dir, Intent::Read)?;
+        let records = self.keyspace.of(&db, false)?;
+        let others = db.keyspaces()?.len();
+        if self.keyspace.keyspace.is_none() && others > 0 {
+            let noun = if others == 1 { "keyspace is" } else { "keyspaces are" };
+            // Standard error may be closed; then the message is lost on purpose.
+            let _ = writeln!(
+                std::io::stderr(),
+                "terrace: {others} {noun} left out; `terrace keyspaces` lists them, --keyspace NAME exports one"
+            );
+        }
+        Ok(records)
+    }
+
+    fn write_file(&self, records: &Records, path: &Path) -> CommandResult<u64> {
         let Some(path) = replaceable(path)? else {
             let file = File::options().write(true).open(path).map_err(|e| Failure::io(path, "open", e))?;
-            return self.write_records(db, &mut &file);
+            return self.write_records(records, &mut &file);
         };
         let part = Part::create(&path)?;
         let mut out = BufWriter::with_capacity(1 << 18, &part.file);
         // An error of the full disk belongs to the file, not to standard output.
-        let records = self.write_records(db, &mut out).map_err(|f| part.blame(f))?;
+        let records = self.write_records(records, &mut out).map_err(|f| part.blame(f))?;
         out.flush().map_err(|e| Failure::io(&part.path, "write", e))?;
         drop(out);
         part.finish()?;
         Ok(records)
     }
 
-    fn write_records(&self, db: &Db, out: &mut dyn Write) -> CommandResult<u64> {
+    fn write_records(&self, from: &Records, out: &mut dyn Write) -> CommandResult<u64> {
         let bar = progress::operations("export", None);
         let mut lines = Vec::with_capacity(1 << 17);
         let mut records = 0u64;
-        for record in db.entries()? {
+        for record in from.entries()? {
             let (key, value) = record?;
             self.format.write(&key, &value, &mut lines);
             records += 1;

@@ -14,6 +14,7 @@ use crate::args::file_of;
 use crate::escape::preview;
 use crate::failure::{CommandResult, Failure};
 use crate::interrupt::{self, Interruptible};
+use crate::keyspace::{KeyspaceArg, Records};
 use crate::made::Made;
 use crate::open::{Intent, OpenArgs};
 use crate::progress;
@@ -52,6 +53,9 @@ pub struct Import {
     /// Report lines that cannot be read and import the others
     #[arg(long)]
     pub keep_going: bool,
+    /// The keyspace.
+    #[command(flatten)]
+    pub keyspace: KeyspaceArg,
     /// How to open the database.
     #[command(flatten)]
     pub open: OpenArgs,
@@ -59,8 +63,10 @@ pub struct Import {
 
 struct Importer<'a> {
     args: &'a Import,
-    /// Open from the first batch on, if it has to be made.
+    /// Open from the first record on, if it has to be made.
     db: Option<Db>,
+    /// The keyspace to import into, once there is a record for it.
+    records: Option<Records>,
     bar: ProgressBar,
     batch: WriteBatch,
     batch_records: u64,
@@ -81,6 +87,7 @@ impl Import {
         let mut importer = Importer {
             args: self,
             db,
+            records: None,
             bar: progress::bytes(length),
             batch: WriteBatch::new(),
             batch_records: 0,
@@ -175,7 +182,12 @@ impl Importer<'_> {
     }
 
     fn add(&mut self, record: &Record) -> CommandResult {
-        self.batch.put(&record.key, &record.value);
+        if self.records.is_none() {
+            self.records = Some(self.args.keyspace.of(&self.db()?, true)?);
+        }
+        if let Some(records) = &self.records {
+            records.add(&mut self.batch, &record.key, &record.value);
+        }
         self.batch_records += 1;
         self.batch_bytes += record.key.len() + record.value.len();
         if self.batch_records >= BATCH_RECORDS || self.batch_bytes >= BATCH_BYTES {

@@ -6,6 +6,7 @@ pub mod completions;
 pub mod dump;
 pub mod export;
 pub mod import;
+pub mod keyspaces;
 pub mod man;
 pub mod point;
 pub mod scan;

@@ -5,12 +5,13 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use terrace::{Db, Error, MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use terrace::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
 use crate::args::{bytes_of, file_of};
 use crate::escape;
 use crate::failure::{CommandResult, Failure, exit};
 use crate::interrupt;
+use crate::keyspace::{KeyspaceArg, Records};
 use crate::made::Made;
 use crate::open::{Intent, OpenArgs};
 use crate::records::within_limits;
@@ -35,6 +36,9 @@ pub struct Get {
     /// Take the key and print the value in hexadecimal
     #[arg(long)]
     pub hex: bool,
+    /// The keyspace.
+    #[command(flatten)]
+    pub keyspace: KeyspaceArg,
     /// How to open the database.
     #[command(flatten)]
     pub open: OpenArgs,
@@ -45,7 +49,8 @@ impl Get {
     pub fn run(&self, out: &mut dyn Write) -> CommandResult {
         let key = bytes_of("the key", &self.key, self.hex)?;
         let db = self.open.open(&self.dir, Intent::Read)?;
-        let Some(value) = db.get(&key)? else { return Err(not_found(&db, &key)) };
+        let records = self.keyspace.of(&db, false)?;
+        let Some(value) = records.get(&key)? else { return Err(not_found(&records, &key)) };
         if self.raw {
             return Ok(out.write_all(&value)?);
         }
@@ -57,8 +62,8 @@ fn shown(bytes: &[u8], hex: bool) -> String {
     if hex { escape::hex(bytes) } else { escape::escaped(bytes) }
 }
 
-fn not_found(db: &Db, key: &[u8]) -> Failure {
-    let hint = match db.iter() {
+fn not_found(records: &Records, key: &[u8]) -> Failure {
+    let hint = match records.range(..) {
         Err(Error::Unsupported { .. }) => "`terrace export DIR` shows all keys",
         _ => "`terrace scan DIR --from KEY --limit 10` shows the keys from there on",
     };
@@ -85,6 +90,9 @@ pub struct Put {
     /// Take the key and the value in hexadecimal
     #[arg(long)]
     pub hex: bool,
+    /// The keyspace.
+    #[command(flatten)]
+    pub keyspace: KeyspaceArg,
     /// How to open the database.
     #[command(flatten)]
     pub open: OpenArgs,
@@ -103,7 +111,7 @@ impl Put {
         let made = Made::about_to(&self.dir, &self.open.options());
         let db = self.open.open(&self.dir, Intent::Create)?;
         // Closed even where there was no room: earlier records are kept.
-        let written = db.put(&key, &value);
+        let written = self.keyspace.of(&db, true).and_then(|records| records.put(&key, &value));
         let closed = db.close();
         if let Some(made) = made.filter(|_| written.is_err()) {
             made.remove();
@@ -135,6 +143,9 @@ pub struct Delete {
     /// Take the keys in hexadecimal
     #[arg(long)]
     pub hex: bool,
+    /// The keyspace.
+    #[command(flatten)]
+    pub keyspace: KeyspaceArg,
     /// How to open the database.
     #[command(flatten)]
     pub open: OpenArgs,
@@ -151,7 +162,7 @@ impl Delete {
         }
         interrupt::install()?;
         let db = self.open.open(&self.dir, Intent::Write)?;
-        let deleted = delete_all(&db, &keys);
+        let deleted = self.keyspace.of(&db, false).map_err(Failure::from).and_then(|r| delete_all(&r, &keys));
         let closed = db.close();
         let missing = deleted?;
         closed?;
@@ -163,16 +174,16 @@ impl Delete {
 }
 
 /// Removes `keys`; returns those that were not there, in printable form.
-fn delete_all(db: &Db, keys: &[Vec<u8>]) -> CommandResult<Vec<String>> {
+fn delete_all(records: &Records, keys: &[Vec<u8>]) -> CommandResult<Vec<String>> {
     let mut missing = Vec::new();
     for (at, key) in keys.iter().enumerate() {
         if interrupt::requested() {
             return Err(interrupt::stopped(format!("stopped; {at} of {} keys are deleted", keys.len())));
         }
-        if !db.contains_key(key)? {
+        if !records.contains_key(key)? {
             missing.push(format!("\"{}\"", escape::preview(key, 200)));
         }
-        db.delete(key)?;
+        records.delete(key)?;
     }
     Ok(missing)
 }

@@ -10,6 +10,7 @@ use clap::Args;
 use crate::args::optional_bytes;
 use crate::escape;
 use crate::failure::CommandResult;
+use crate::keyspace::KeyspaceArg;
 use crate::open::{Intent, OpenArgs};
 use crate::records::Format;
 
@@ -44,6 +45,9 @@ pub struct Scan {
     /// Take and print keys and values in hexadecimal
     #[arg(long)]
     pub hex: bool,
+    /// The keyspace.
+    #[command(flatten)]
+    pub keyspace: KeyspaceArg,
     /// How to open the database.
     #[command(flatten)]
     pub open: OpenArgs,
@@ -57,7 +61,7 @@ impl Scan {
         let prefix = optional_bytes("--prefix", &self.prefix, self.hex)?;
         let Some(range) = key_range(from, to, prefix) else { return Ok(()) };
         let db = self.open.open(&self.dir, Intent::Read)?;
-        let mut records = db.range(range)?;
+        let mut records = self.keyspace.of(&db, false)?.range(range)?;
         let mut left = self.limit.unwrap_or(u64::MAX);
         let mut line = Vec::new();
         while left > 0 {

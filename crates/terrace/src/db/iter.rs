@@ -13,52 +13,39 @@ use terrace_base::Result;
 use crate::core::empty_ranges::Skip;
 use crate::core::engine::{Direction, EngineIter};
 use crate::db::read::Hold;
+use crate::keyspaces::{Places, Space};
 
-/// Entries in key order; from the back with [`next_back`](DoubleEndedIterator::next_back) or `rev`.
-///
-/// The iterator owns what it needs: it may outlive its snapshot and be sent to another thread. After an error
-/// it returns nothing more.
-pub struct DbIter {
+/// The entries between two places, in order, from both ends.
+pub(super) struct StoredIter {
     /// The requested range.
-    range: (Bound<Vec<u8>>, Bound<Vec<u8>>),
+    range: Places,
     /// The rest of it: past what the front has returned or was moved to, before what the back has.
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
     front: Option<Box<dyn EngineIter>>,
     back: Option<Box<dyn EngineIter>>,
-    failed: bool,
     /// Failed mappings of tables when its walks were made.
     failed_maps: u64,
     /// Last, as the walks read what it keeps.
     hold: Arc<Hold>,
 }
 
-impl std::fmt::Debug for DbIter {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DbIter").field("lower", &self.lower).field("upper", &self.upper).finish()
-    }
-}
-
-impl DbIter {
-    pub(crate) fn new(hold: Arc<Hold>, from: Bound<&[u8]>, to: Bound<&[u8]>) -> DbIter {
-        let (lower, upper) = (from.map(<[u8]>::to_vec), to.map(<[u8]>::to_vec));
-        let range = (lower.clone(), upper.clone());
+impl StoredIter {
+    pub fn new(hold: Arc<Hold>, range: Places) -> StoredIter {
+        let (lower, upper) = range.clone();
         let failed_maps = hold.failed_maps();
-        DbIter { hold, range, lower, upper, front: None, back: None, failed: false, failed_maps }
+        StoredIter { hold, range, lower, upper, front: None, back: None, failed_maps }
     }
 
-    /// Goes to `key`: `next` returns the first entry at or after it, and never one before the range.
-    pub fn seek(&mut self, key: impl AsRef<[u8]>) {
-        let key = key.as_ref();
+    /// Has the front go on with the first entry at `key` or after it, and within the range.
+    fn seek(&mut self, key: &[u8]) {
         let inside = above(key, &self.range.0);
         self.lower = if inside { Bound::Included(key.to_vec()) } else { self.range.0.clone() };
         self.front = None;
     }
 
-    /// Goes to `key` from behind: `next_back` returns the last entry at or before it, and never one after the
-    /// range.
-    pub fn seek_for_prev(&mut self, key: impl AsRef<[u8]>) {
-        let key = key.as_ref();
+    /// Has the back go on with the last entry at `key` or before it, and within the range.
+    fn seek_for_prev(&mut self, key: &[u8]) {
         let inside = below(key, &self.range.1);
         self.upper = if inside { Bound::Included(key.to_vec()) } else { self.range.1.clone() };
         self.back = None;
@@ -114,7 +101,8 @@ impl DbIter {
         }
     }
 
-    fn step(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
+    /// The next entry from the end from which `direction` leads.
+    pub fn step(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
         let entry = self.advance_soundly(direction)?;
         let Some((key, value)) = entry else { return Ok(None) };
         let inside = match direction {
@@ -135,13 +123,102 @@ impl DbIter {
         }
         Ok(Some((key, value)))
     }
+}
+
+/// Entries in key order; from the back with [`next_back`](DoubleEndedIterator::next_back) or `rev`.
+///
+/// The iterator owns what it needs: it may outlive its snapshot and be sent to another thread. After an error
+/// it returns nothing more.
+pub struct DbIter {
+    space: Space,
+    /// The keys before those of other keyspaces, and behind them.
+    parts: Parts<StoredIter>,
+    failed: bool,
+}
+
+impl std::fmt::Debug for DbIter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (lower, upper) = (&self.parts.first.lower, &self.parts.last().upper);
+        f.debug_struct("DbIter").field("lower", lower).field("upper", upper).finish()
+    }
+}
+
+/// What lies in one range of places or in two, with other keyspaces between them.
+pub(super) struct Parts<T> {
+    pub first: T,
+    pub second: Option<Box<T>>,
+}
+
+impl<T> Parts<T> {
+    pub fn of(
+        ranges: (Places, Option<Places>),
+        mut part: impl FnMut(Places) -> Result<T>,
+    ) -> Result<Parts<T>> {
+        let (first, second) = ranges;
+        let first = part(first)?;
+        Ok(Parts { first, second: second.map(part).transpose()?.map(Box::new) })
+    }
+
+    pub fn last(&self) -> &T {
+        self.second.as_deref().unwrap_or(&self.first)
+    }
+
+    /// The next entry by `step` of the part that still has one, from the end from which `direction` leads.
+    pub fn step<E>(
+        &mut self,
+        direction: Direction,
+        step: impl Fn(&mut T, Direction) -> Result<Option<E>>,
+    ) -> Result<Option<E>> {
+        let Some(second) = &mut self.second else { return step(&mut self.first, direction) };
+        let (one, other) = match direction {
+            Direction::Forward => (&mut self.first, &mut **second),
+            Direction::Backward => (&mut **second, &mut self.first),
+        };
+        match step(one, direction)? {
+            None => step(other, direction),
+            found => Ok(found),
+        }
+    }
+}
+
+impl DbIter {
+    pub(super) fn new(
+        hold: &Arc<Hold>,
+        space: Space,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+    ) -> Result<DbIter> {
+        let parts = Parts::of(space.places(from, to), |range| hold.range(range))?;
+        Ok(DbIter { space, parts, failed: false })
+    }
+
+    /// Goes to `key`: `next` returns the first entry at or after it, and never one before the range.
+    pub fn seek(&mut self, key: impl AsRef<[u8]>) {
+        let place = self.space.encode(key.as_ref());
+        // The place lies in one part: the other one is at its beginning, or at its end.
+        self.parts.first.seek(&place);
+        if let Some(second) = &mut self.parts.second {
+            second.seek(&place);
+        }
+    }
+
+    /// Goes to `key` from behind: `next_back` returns the last entry at or before it, and never one after the
+    /// range.
+    pub fn seek_for_prev(&mut self, key: impl AsRef<[u8]>) {
+        let place = self.space.encode(key.as_ref());
+        self.parts.first.seek_for_prev(&place);
+        if let Some(second) = &mut self.parts.second {
+            second.seek_for_prev(&place);
+        }
+    }
 
     fn item(&mut self, direction: Direction) -> Option<Result<(Bytes, Bytes)>> {
         if self.failed {
             return None;
         }
-        let step = self.step(direction);
-        item_of(step, &mut self.failed)
+        let step = self.parts.step(direction, StoredIter::step);
+        let space = self.space;
+        item_of(step.map(|entry| entry.map(|(place, value)| (space.key_at(place), value))), &mut self.failed)
     }
 }
 
@@ -200,6 +277,7 @@ impl DoubleEndedIterator for DbIter {
 ///
 /// It owns what it needs, like [`DbIter`], and returns nothing more after an error.
 pub struct Entries {
+    space: Space,
     walk: Box<dyn EngineIter>,
     failed: bool,
     failed_maps: u64,
@@ -214,10 +292,39 @@ impl std::fmt::Debug for Entries {
 }
 
 impl Entries {
-    pub(crate) fn new(hold: Arc<Hold>) -> Result<Entries> {
+    pub(super) fn new(hold: Arc<Hold>, space: Space) -> Result<Entries> {
         let failed_maps = hold.failed_maps();
-        let walk = hold.engine().clone().walk_all(hold.seq())?;
-        Ok(Entries { walk, failed: false, failed_maps, hold })
+        let engine = hold.engine().clone();
+        let walk = match space {
+            Space::Numbered(prefix) if engine.ordered().is_ok() => {
+                let mut walk = engine.walk(hold.seq(), Direction::Forward)?;
+                walk.seek(Bound::Included(prefix.as_slice()))?;
+                walk
+            }
+            _ => engine.walk_all(hold.seq())?,
+        };
+        Ok(Entries { space, walk, failed: false, failed_maps, hold })
+    }
+
+    /// The next entry of the keyspace.
+    fn step(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+        loop {
+            let entry = self.walk.next()?;
+            self.hold.intact_since(self.failed_maps)?;
+            match entry {
+                Some((place, value)) if self.space.holds(&place) => {
+                    return Ok(Some((self.space.key_at(place), value)));
+                }
+                // In order, the rest is another's, too.
+                Some(_)
+                    if matches!(self.space, Space::Numbered(_)) && self.hold.engine().ordered().is_ok() =>
+                {
+                    return Ok(None);
+                }
+                Some(_) => {}
+                None => return Ok(None),
+            }
+        }
     }
 }
 
@@ -228,8 +335,7 @@ impl Iterator for Entries {
         if self.failed {
             return None;
         }
-        let entry =
-            self.walk.next().and_then(|entry| self.hold.intact_since(self.failed_maps).map(|()| entry));
-        item_of(entry, &mut self.failed)
+        let step = self.step();
+        item_of(step, &mut self.failed)
     }
 }

@@ -2,6 +2,7 @@
 
 mod commit;
 mod iter;
+mod keyspace;
 mod range;
 mod read;
 mod swap;
@@ -11,6 +12,7 @@ mod write;
 
 use std::cell::Cell;
 use std::fmt::Debug;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -20,13 +22,15 @@ use terrace_base::{Error, Result};
 use terrace_disk::FileLock;
 use terrace_table::Kind;
 
-use crate::batch::{MAX_KEY_BYTES, WriteBatch};
+use crate::batch::WriteBatch;
 use crate::core::Core;
 use crate::core::condition::Check;
 use crate::core::engine::Engine;
 use crate::core::report::{CheckReport, RepairReport};
 use crate::core::request::{Group, Request};
 use crate::db::commit::CommitQueue;
+use crate::db::keyspace::catalog::Catalog;
+use crate::db::keyspace::sweep::Sweeps;
 use crate::db::traces::Traces;
 use crate::engine;
 use crate::env::Env;
@@ -36,10 +40,13 @@ use crate::scratch;
 use crate::stats::Stats;
 
 pub use iter::{DbIter, Entries};
+pub use keyspace::{Keyspace, KeyspaceOptions, KeyspaceStats};
 pub use range::KeyRange;
 pub use read::Snapshot;
 pub use swap::CasMismatch;
-pub use transaction::{Isolation, Savepoint, Transaction, TransactionIter, TransactionOptions};
+pub use transaction::{
+    Isolation, Savepoint, Transaction, TransactionIter, TransactionKeyspace, TransactionOptions,
+};
 
 /// The file whose lock says that a process has the database open.
 const LOCK_FILE: &str = "LOCK";
@@ -68,8 +75,27 @@ pub struct Db {
 /// Held by everything that still reads the database's files and pool, so that nobody opens them beside it.
 type DirectoryLock = Arc<Option<Box<dyn FileLock>>>;
 
+/// What the handles of a database share. The last of them closes it.
 #[derive(Debug)]
 struct Inner {
+    store: Arc<Store>,
+    /// The outcome of closing the engine, which is done once.
+    outcome: OnceLock<Result<()>>,
+    /// Last, as everything else may use what it guards.
+    lock: DirectoryLock,
+}
+
+impl Deref for Inner {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.store
+    }
+}
+
+/// An open database, as background work may keep it that ends before the database is closed.
+#[derive(Debug)]
+struct Store {
     core: Arc<Core>,
     engine: Arc<dyn Engine>,
     /// Refuses all writes, even if the engine would take them.
@@ -81,10 +107,8 @@ struct Inner {
     closed: AtomicBool,
     /// Held by who tries again what others' writes have spoilt: such attempts do not spoil each other's.
     turn: Mutex<()>,
-    /// The outcome of closing the engine, which is done once.
-    outcome: OnceLock<Result<()>>,
-    /// Last, as everything else may use what it guards.
-    lock: DirectoryLock,
+    catalog: Catalog,
+    sweeps: Arc<Sweeps>,
 }
 
 impl Db {
@@ -126,9 +150,12 @@ impl Db {
         let queue = CommitQueue::default();
         let (last_seq, closed) = (AtomicU64::new(last), AtomicBool::new(false));
         let (outcome, lock) = (OnceLock::new(), Arc::new(lock));
-        let turn = Mutex::new(());
-        let inner = Inner { core, engine, read_only, queue, last_seq, closed, turn, outcome, lock };
-        Ok(Db { inner: Arc::new(inner) })
+        let (turn, catalog) = (Mutex::new(()), Catalog::open(&*engine, &core.dir)?);
+        let sweeps = Arc::default();
+        let store = Store { core, engine, read_only, queue, last_seq, closed, turn, catalog, sweeps };
+        let db = Db { inner: Arc::new(Inner { store: Arc::new(store), outcome, lock }) };
+        keyspace::sweep::resume(&db.inner.store)?;
+        Ok(db)
     }
 
     /// Recovers everything of a damaged database that is not itself damaged, and reports what is lost. A
@@ -198,7 +225,10 @@ impl Db {
     pub fn compact_range(&self, range: impl KeyRange) -> Result<()> {
         self.flush()?;
         let (from, to) = range.bounds();
-        self.inner.engine.compact(from, to)
+        let (first, second) = self.inner.catalog.default_space().places(from, to);
+        // With what lies between: nobody asks for all but the other keyspaces.
+        let places = (first.0, second.map_or(first.1, |second| second.1));
+        self.inner.engine.compact(places.0.as_ref().map(Vec::as_slice), places.1.as_ref().map(Vec::as_slice))
     }
 
     /// Figures of the database.
@@ -252,17 +282,23 @@ impl Db {
     /// # }
     /// ```
     pub fn partitions(&self) -> Vec<Vec<u8>> {
-        self.inner.engine.partitions()
+        let space = self.inner.catalog.default_space();
+        let bounds = self.inner.engine.partitions().into_iter().filter(|place| space.holds(place));
+        bounds.map(|place| space.key_at(place.into()).to_vec()).collect()
     }
 
     /// Reads everything and proves every structure; writers wait meanwhile. Damage is in the report, not an
     /// error. A closed database is refused.
     pub fn check(&self) -> Result<CheckReport> {
         let report = Cell::new(CheckReport::default());
-        self.inner.alone(|inner| {
+        let _unchanged = self.inner.catalog.hold();
+        self.inner.alone(|store| {
             // What readers release after the close stays in the pool until the next open.
-            inner.check_open()?;
-            inner.engine.check().map(|found| report.set(found))
+            store.check_open()?;
+            let mut found = store.engine.check()?;
+            store.check_keyspaces(&mut found)?;
+            report.set(found);
+            Ok(())
         })?;
         Ok(report.take())
     }
@@ -270,15 +306,18 @@ impl Db {
     /// Waits for the background work that has begun and closes the database cleanly. Writes are refused from then on;
     /// snapshots and iterators may still read. Later calls return the same outcome again.
     pub fn close(&self) -> Result<()> {
-        self.inner.alone(|inner| {
-            inner.closed.store(true, Ordering::Release);
-            inner.close_once()
+        // Before the lead is taken, for which a sweep may wait.
+        self.inner.sweeps.close();
+        self.inner.alone(|store| {
+            store.closed.store(true, Ordering::Release);
+            self.inner.close_once()
         })
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        self.sweeps.close();
         if let Err(error) = self.close_once() {
             tracing::warn!(%error, "closing failed; the next open recovers");
         }
@@ -289,9 +328,11 @@ impl Inner {
     fn close_once(&self) -> Result<()> {
         self.outcome.get_or_init(|| self.engine.close()).clone()
     }
+}
 
+impl Store {
     /// Does `work` as the leader, with no group beside it.
-    fn alone(&self, work: impl Fn(&Inner) -> Result<()>) -> Result<()> {
+    fn alone(&self, work: impl Fn(&Store) -> Result<()>) -> Result<()> {
         let request = Request { batch: WriteBatch::new(), alone: true, sync: false };
         self.queue.commit(request, |_| work(self).map(|()| true)).map(drop)
     }
@@ -369,14 +410,4 @@ fn finish_repair(env: &Env, dir: &Path) -> Result<()> {
 /// The path of the file that locks the database in `dir`; for tools.
 pub fn lock_path(dir: &Path) -> PathBuf {
     dir.join(LOCK_FILE)
-}
-
-fn check_key(key: &[u8]) -> Result<()> {
-    if key.len() > MAX_KEY_BYTES {
-        return Err(Error::invalid(format!(
-            "a key of {} bytes is over the limit of {MAX_KEY_BYTES}",
-            key.len()
-        )));
-    }
-    Ok(())
 }

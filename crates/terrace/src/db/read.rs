@@ -11,9 +11,11 @@ use crate::core::empty_ranges::EmptyRanges;
 use crate::core::engine::Engine;
 use crate::core::lent::Lent;
 use crate::core::snapshots::Held;
-use crate::db::iter::{DbIter, Entries};
+use crate::db::iter::{DbIter, Entries, StoredIter};
+use crate::db::keyspace::Keyspace;
 use crate::db::range::KeyRange;
-use crate::db::{Db, DirectoryLock, Inner, check_key};
+use crate::db::{Db, DirectoryLock, Store};
+use crate::keyspaces::{Places, Space, after_prefix};
 
 /// Keys that are looked up together: they need memory and a moment without changes, and may be millions.
 const TOGETHER: usize = 1024;
@@ -25,12 +27,8 @@ impl Db {
     ///
     /// `Corruption` if its data is damaged; `InvalidArgument` for an over-long key.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
-        let key = key.as_ref();
-        check_key(key)?;
-        self.inner.core.counters.gets.add(1);
-        let found = self.inner.engine.get(key, None)?;
-        self.inner.engine.intact()?;
-        Ok(found)
+        let placed = self.inner.catalog.place(key.as_ref())?;
+        self.inner.get(&placed)
     }
 
     /// What `f` makes of the value of `key`, without a copy of it where that is possible; `None` if the key does not
@@ -56,20 +54,14 @@ impl Db {
     /// As of [`get`](Self::get); `Io` if a table could not be read through a mapping meanwhile: then a repetition may
     /// succeed. If `f` was called nevertheless, what it was shown is not to be relied upon.
     pub fn get_with<T>(&self, key: impl AsRef<[u8]>, f: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
-        let key = key.as_ref();
-        check_key(key)?;
-        self.inner.core.counters.gets.add(1);
-        shown(&self.inner.core, &*self.inner.engine, key, None, f)
+        let placed = self.inner.catalog.place(key.as_ref())?;
+        self.inner.get_with(&placed, f)
     }
 
     /// Whether `key` exists; its value is not read.
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        let key = key.as_ref();
-        check_key(key)?;
-        self.inner.core.counters.gets.add(1);
-        let found = self.inner.engine.contains(key)?;
-        self.inner.engine.intact()?;
-        Ok(found)
+        let placed = self.inner.catalog.place(key.as_ref())?;
+        self.inner.contains(&placed)
     }
 
     /// The values of `keys`, all at one moment, in the order of the keys, which may be any and repeat keys. `None`
@@ -120,9 +112,34 @@ impl Db {
 
     /// The database as it is now, as long as the snapshot is kept.
     pub fn snapshot(&self) -> Snapshot {
-        let Inner { core, engine, lock, .. } = &*self.inner;
-        core.reconsider_reads();
-        Snapshot::new(core.clone(), engine.clone(), lock.clone())
+        self.inner.core.reconsider_reads();
+        let (hold, space) =
+            self.inner.catalog.at_one_moment(|| Arc::new(Hold::new(&self.inner, &self.inner.lock)));
+        Snapshot { hold, space }
+    }
+}
+
+impl Store {
+    /// The value of the key at `place`.
+    pub(super) fn get(&self, place: &[u8]) -> Result<Option<Bytes>> {
+        self.core.counters.gets.add(1);
+        let found = self.engine.get(place, None)?;
+        self.engine.intact()?;
+        Ok(found)
+    }
+
+    /// What `f` makes of that value.
+    pub(super) fn get_with<T>(&self, place: &[u8], f: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+        self.core.counters.gets.add(1);
+        shown(&self.core, &*self.engine, place, None, f)
+    }
+
+    /// Whether there is one.
+    pub(super) fn contains(&self, place: &[u8]) -> Result<bool> {
+        self.core.counters.gets.add(1);
+        let found = self.engine.contains(place)?;
+        self.engine.intact()?;
+        Ok(found)
     }
 }
 
@@ -143,6 +160,8 @@ impl Db {
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     hold: Arc<Hold>,
+    /// Where the keys lie that it is asked for.
+    space: Space,
 }
 
 /// The registered sequence number, released before the engine is told.
@@ -152,16 +171,29 @@ pub(crate) struct Hold {
     seq: u64,
     core: Arc<Core>,
     engine: Arc<dyn Engine>,
+    /// The opening of the database: see [`OpenKeyspace`](crate::keyspaces::OpenKeyspace).
+    owner: u64,
     _lock: DirectoryLock,
 }
 
 impl Hold {
+    fn new(store: &Store, lock: &DirectoryLock) -> Hold {
+        let (core, engine) = (store.core.clone(), store.engine.clone());
+        let held = engine.hold(&core.snapshots);
+        let seq = held.seq();
+        Hold { held: Some(held), seq, core, engine, owner: store.catalog.owner, _lock: lock.clone() }
+    }
+
     pub fn seq(&self) -> u64 {
         self.seq
     }
 
     pub fn engine(&self) -> &Arc<dyn Engine> {
         &self.engine
+    }
+
+    pub fn owner(&self) -> u64 {
+        self.owner
     }
 
     /// Ranges that walks have found empty.
@@ -172,6 +204,36 @@ impl Hold {
     /// The number of failed mappings of tables so far.
     pub fn failed_maps(&self) -> u64 {
         self.core.table_reader.maps().failures()
+    }
+
+    /// The value of the key at `place`.
+    pub fn get(&self, place: &[u8]) -> Result<Option<Bytes>> {
+        self.core.counters.gets.add(1);
+        let found = self.engine.get(place, Some(self.seq))?;
+        self.engine.intact()?;
+        Ok(found)
+    }
+
+    /// The values of the keys at `places`.
+    pub fn get_many(&self, places: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
+        self.core.counters.gets.add(places.len() as u64);
+        loop {
+            let failed_maps = self.failed_maps();
+            let found = places.chunks(TOGETHER).map(|places| self.engine.get_many(places, self.seq));
+            let found = found.collect::<Result<Vec<_>>>().map(|parts| parts.into_iter().flatten().collect());
+            // If a mapping fails meanwhile, what was read through it is read again, by calls.
+            if self.failed_maps() == failed_maps {
+                self.engine.intact()?;
+                return found;
+            }
+        }
+    }
+
+    /// The entries between two places.
+    pub fn range(self: &Arc<Self>, range: Places) -> Result<StoredIter> {
+        self.engine.ordered()?;
+        self.core.counters.iterators.add(1);
+        Ok(StoredIter::new(self.clone(), range))
     }
 
     /// Refuses what was read since `failed_maps` mappings had failed, if it may depend on data that differs
@@ -191,32 +253,48 @@ impl Drop for Hold {
 }
 
 impl Snapshot {
-    pub(super) fn new(core: Arc<Core>, engine: Arc<dyn Engine>, lock: DirectoryLock) -> Snapshot {
-        let held = engine.hold(&core.snapshots);
-        let seq = held.seq();
-        Snapshot { hold: Arc::new(Hold { held: Some(held), seq, core, engine, _lock: lock }) }
-    }
-
     pub(super) fn hold(&self) -> &Arc<Hold> {
         &self.hold
     }
 
+    pub(super) fn space(&self) -> Space {
+        self.space
+    }
+
+    /// `keyspace` at that moment, to be read as this snapshot is. It is empty if it was made later, and what it was if
+    /// it was dropped since.
+    ///
+    /// ```
+    /// # fn main() -> terrace::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = terrace::Db::open(dir.path(), terrace::Options::default())?;
+    /// let users = db.keyspace("users")?;
+    /// users.put("ada", "1815")?;
+    /// let before = db.snapshot();
+    /// users.delete("ada")?;
+    /// assert_eq!(before.keyspace(&users)?.get("ada")?.as_deref(), Some(&b"1815"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if the keyspace is another database's.
+    pub fn keyspace(&self, keyspace: &Keyspace) -> Result<Snapshot> {
+        keyspace.open().check_is_of(self.hold.owner)?;
+        Ok(Snapshot { hold: self.hold.clone(), space: keyspace.space() })
+    }
+
     /// The value of `key` at that moment.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
-        let key = key.as_ref();
-        check_key(key)?;
-        self.hold.core.counters.gets.add(1);
-        let found = self.hold.engine.get(key, Some(self.hold.seq))?;
-        self.hold.engine.intact()?;
-        Ok(found)
+        self.hold.get(&self.space.place(key.as_ref())?)
     }
 
     /// What `f` makes of the value of `key` at that moment: see [`Db::get_with`].
     pub fn get_with<T>(&self, key: impl AsRef<[u8]>, f: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
-        let key = key.as_ref();
-        check_key(key)?;
+        let place = self.space.place(key.as_ref())?;
         self.hold.core.counters.gets.add(1);
-        shown(&self.hold.core, &*self.hold.engine, key, Some(self.hold.seq), f)
+        shown(&self.hold.core, &*self.hold.engine, &place, Some(self.hold.seq), f)
     }
 
     /// Whether `key` existed at that moment.
@@ -227,19 +305,9 @@ impl Snapshot {
     /// The values of `keys` at that moment: see [`Db::multi_get`].
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Bytes>>> {
         let keys: Vec<K> = keys.into_iter().collect();
-        let keys: Vec<&[u8]> = keys.iter().map(K::as_ref).collect();
-        keys.iter().try_for_each(|key| check_key(key))?;
-        self.hold.core.counters.gets.add(keys.len() as u64);
-        loop {
-            let failed_maps = self.hold.failed_maps();
-            let found = keys.chunks(TOGETHER).map(|keys| self.hold.engine.get_many(keys, self.hold.seq));
-            let found = found.collect::<Result<Vec<_>>>().map(|parts| parts.into_iter().flatten().collect());
-            // If a mapping fails meanwhile, what was read through it is read again, by calls.
-            if self.hold.failed_maps() == failed_maps {
-                self.hold.engine.intact()?;
-                return found;
-            }
-        }
+        let places = keys.iter().map(|key| self.space.place(key.as_ref())).collect::<Result<Vec<_>>>()?;
+        let places: Vec<&[u8]> = places.iter().map(AsRef::as_ref).collect();
+        self.hold.get_many(&places)
     }
 
     /// All entries, in key order.
@@ -255,23 +323,18 @@ impl Snapshot {
 
     /// The entries whose keys begin with `prefix`.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<DbIter> {
-        let prefix = prefix.as_ref();
-        match after_prefix(prefix) {
-            Some(end) => self.bounded(Bound::Included(prefix), Bound::Excluded(&end)),
-            None => self.bounded(Bound::Included(prefix), Bound::Unbounded),
-        }
+        let (prefix, end) = (prefix.as_ref(), after_prefix(prefix.as_ref()));
+        self.bounded(Bound::Included(prefix), end.as_deref().map_or(Bound::Unbounded, Bound::Excluded))
     }
 
     /// All entries, in key order if the engine has one.
     pub fn entries(&self) -> Result<Entries> {
         self.hold.core.counters.iterators.add(1);
-        Entries::new(self.hold.clone())
+        Entries::new(self.hold.clone(), self.space)
     }
 
     fn bounded(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<DbIter> {
-        self.hold.engine.ordered()?;
-        self.hold.core.counters.iterators.add(1);
-        Ok(DbIter::new(self.hold.clone(), from, to))
+        DbIter::new(&self.hold, self.space, from, to)
     }
 }
 
@@ -299,25 +362,4 @@ fn shown<T>(
         return Err(Error::io(&core.dir, "read", why));
     }
     Ok(made)
-}
-
-/// The smallest key above every key that begins with `prefix`; `None` if there is none.
-pub(super) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
-    let last = prefix.iter().rposition(|&byte| byte != 0xff)?;
-    let mut end = prefix[..=last].to_vec();
-    end[last] += 1;
-    Some(end)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_end_of_a_prefix() {
-        assert_eq!(after_prefix(b"ab"), Some(b"ac".to_vec()));
-        assert_eq!(after_prefix(b"a\xff\xff"), Some(b"b".to_vec()));
-        assert_eq!(after_prefix(b"\xff"), None);
-        assert_eq!(after_prefix(b""), None);
-    }
 }

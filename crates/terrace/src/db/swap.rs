@@ -67,12 +67,24 @@ impl Db {
         new: Option<&[u8]>,
         options: WriteOptions,
     ) -> Result<Result<(), CasMismatch>> {
+        let placed = self.place_to_write(key.as_ref())?;
+        self.swap(&placed, expected, new, options)
+    }
+
+    /// [`compare_and_swap_with`](Self::compare_and_swap_with), of the key at `place`.
+    pub(super) fn swap(
+        &self,
+        place: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+        options: WriteOptions,
+    ) -> Result<Result<(), CasMismatch>> {
         let expected = Expected::new(expected);
         let (kind, value) = match new {
             Some(value) => (Kind::Put, value),
             None => (Kind::Delete, &[][..]),
         };
-        let op = Op { kind, key: key.as_ref(), value };
+        let op = Op { kind, key: place, value };
         Ok(match self.write_one(op, Condition::IfIs(&expected), options)? {
             true => Ok(()),
             false => Err(CasMismatch { current: expected.into_found() }),
@@ -114,11 +126,24 @@ impl Db {
     pub fn fetch_update_with<V: AsRef<[u8]>>(
         &self,
         key: impl AsRef<[u8]>,
-        mut update: impl FnMut(Option<&[u8]>) -> Option<V>,
+        update: impl FnMut(Option<&[u8]>) -> Option<V>,
         options: WriteOptions,
     ) -> Result<Option<Bytes>> {
         let key = key.as_ref();
-        let mut current = self.get(key)?;
+        let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| {
+            self.compare_and_swap_with(key, expected, new, options)
+        };
+        self.update(self.get(key)?, update, swap, options)
+    }
+
+    /// Swaps the value `current` for what `update` makes of it, until no other write comes in between.
+    pub(super) fn update<V: AsRef<[u8]>>(
+        &self,
+        mut current: Option<Bytes>,
+        mut update: impl FnMut(Option<&[u8]>) -> Option<V>,
+        swap: impl Fn(Option<&[u8]>, Option<&[u8]>) -> Result<Result<(), CasMismatch>>,
+        options: WriteOptions,
+    ) -> Result<Option<Bytes>> {
         let mut turn = None;
         loop {
             let new = update(current.as_deref());
@@ -126,7 +151,7 @@ impl Db {
             if new == current.as_deref() && !options.sync {
                 return Ok(current);
             }
-            match self.compare_and_swap_with(key, current.as_deref(), new, options)? {
+            match swap(current.as_deref(), new)? {
                 Ok(()) => return Ok(current),
                 Err(mismatch) => current = mismatch.current,
             }

@@ -3,10 +3,11 @@
 use terrace_base::{Error, Result};
 use terrace_table::Kind;
 
-use super::Db;
+use super::{Db, Store};
 use crate::batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Op, WriteBatch};
 use crate::core::condition::{Check, Condition};
 use crate::core::request::Request;
+use crate::keyspaces::{KeyspaceCounts, OpenKeyspace, Prefix};
 use crate::options::WriteOptions;
 
 impl Db {
@@ -38,7 +39,7 @@ impl Db {
     /// [`delete`](Self::delete), with `options`.
     pub fn delete_with(&self, key: impl AsRef<[u8]>, options: WriteOptions) -> Result<()> {
         let op = Op { kind: Kind::Delete, key: key.as_ref(), value: &[] };
-        self.write_one(op, Condition::None, options).map(drop)
+        self.write_default(op, Condition::None, options).map(drop)
     }
 
     /// Applies all of `batch`, in order, or nothing of it.
@@ -48,6 +49,22 @@ impl Db {
 
     /// [`write`](Self::write), with `options`.
     pub fn write_with(&self, batch: WriteBatch, options: WriteOptions) -> Result<()> {
+        if !batch.has_high() && batch.keyspaces().is_empty() {
+            return self.write_placed(batch, options);
+        }
+        batch.validate()?;
+        let keyspaces = batch.keyspaces().to_vec();
+        let _not_dropped = self.inner.catalog.write_to(&keyspaces)?;
+        let (batch, _placed) = self.place_batch(batch)?;
+        let counted: Vec<KeyspaceCounts> =
+            keyspaces.iter().map(|keyspace| counts_of(keyspace, &batch)).collect();
+        self.write_placed(batch, options)?;
+        keyspaces.iter().zip(&counted).for_each(|(keyspace, counts)| keyspace.counts.add(counts));
+        Ok(())
+    }
+
+    /// [`write_with`](Self::write_with), of a batch with every key in its place.
+    pub(super) fn write_placed(&self, batch: WriteBatch, options: WriteOptions) -> Result<()> {
         if batch.is_empty() && batch.validate().is_ok() && !options.sync {
             return Ok(());
         }
@@ -98,10 +115,21 @@ impl Db {
         condition: Condition<'_>,
         options: WriteOptions,
     ) -> Result<bool> {
-        self.write_one(Op { kind: Kind::Put, key, value }, condition, options)
+        self.write_default(Op { kind: Kind::Put, key, value }, condition, options)
     }
 
-    /// Writes one key: past the queue if the engine takes single writes, otherwise as a batch of its own.
+    /// Writes one key of the default keyspace.
+    pub(super) fn write_default(
+        &self,
+        op: Op<'_>,
+        condition: Condition<'_>,
+        options: WriteOptions,
+    ) -> Result<bool> {
+        let placed = self.place_to_write(op.key)?;
+        self.write_one(Op { key: &placed, ..op }, condition, options)
+    }
+
+    /// Writes one key that is in its place: past the queue if the engine takes single writes, otherwise as a batch of its own.
     pub(super) fn write_one(
         &self,
         op: Op<'_>,
@@ -115,10 +143,7 @@ impl Db {
             return outcome;
         }
         let mut batch = WriteBatch::new();
-        match op.kind {
-            Kind::Put => batch.put(op.key, op.value),
-            Kind::Delete => batch.delete(op.key),
-        }
+        batch.push(op);
         let engine = &self.inner.engine;
         self.commit(batch, !condition.is_none(), options, &|| condition.holds(&**engine, op.key))
     }
@@ -144,13 +169,33 @@ impl Db {
         options: WriteOptions,
         holds: Check<'_>,
     ) -> Result<bool> {
+        self.inner.commit(batch, alone, options.sync, holds)
+    }
+}
+
+/// What `batch` does to `keyspace`.
+fn counts_of(keyspace: &OpenKeyspace, batch: &WriteBatch) -> KeyspaceCounts {
+    let (prefix, counts) = (Prefix::of(keyspace.number), KeyspaceCounts::default());
+    let own = batch.ops().filter_map(|op| Some(Op { key: op.key.strip_prefix(prefix.as_slice())?, ..op }));
+    own.for_each(|op| counts.count(op));
+    counts
+}
+
+impl Store {
+    /// Applies `batch`, which has its keys in their places: see [`Db::commit`].
+    pub(super) fn commit(
+        &self,
+        batch: WriteBatch,
+        alone: bool,
+        sync: bool,
+        holds: Check<'_>,
+    ) -> Result<bool> {
         batch.validate()?;
-        let inner = &self.inner;
-        if inner.read_only {
+        if self.read_only {
             return Err(Error::ReadOnly);
         }
-        let sync = options.sync || inner.core.options.sync;
+        let sync = sync || self.core.options.sync;
         let request = Request { batch, alone, sync };
-        inner.queue.commit(request, |group| inner.apply(group, holds))
+        self.queue.commit(request, |group| self.apply(group, holds))
     }
 }

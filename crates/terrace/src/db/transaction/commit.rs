@@ -14,13 +14,16 @@ use std::time::Duration;
 use terrace_base::{Error, ErrorKind, Result};
 
 use super::reads::{Reads, Seen};
+use super::writes::Writes;
 use super::{Isolation, State, Transaction, TransactionOptions};
 use crate::batch::{Op, WriteBatch};
 use crate::core::condition::{Condition, Expected};
 use crate::core::snapshots::Held;
 use crate::db::read::{Hold, Snapshot};
-use crate::db::{Db, Inner};
+use crate::db::{Db, Store};
+use crate::keyspaces::Space;
 use crate::options::WriteOptions;
+use parking_lot::RwLockReadGuard;
 
 /// How long the second attempt waits for its turn. Each further one waits longer by as much.
 const TURN: Duration = Duration::from_millis(2);
@@ -45,25 +48,30 @@ impl Transaction {
     /// [`commit`](Self::commit), with `options`.
     pub fn commit_with(self, options: WriteOptions) -> Result<()> {
         let Transaction { db, snapshot, options: TransactionOptions { isolation, .. }, state, .. } = self;
-        let State { writes, mut reads } = state.into_inner();
+        let State { writes, mut reads, keyspaces } = state.into_inner();
         if writes.newest().is_empty() && !options.sync {
             return Ok(());
         }
         let db = Db { inner: db.upgrade().ok_or(Error::Closed)? };
-        let batch = writes.batch();
+        let _not_dropped = db.inner.catalog.write_to(&keyspaces)?;
+        let _stays = db.still_in_place(snapshot.space(), &writes)?;
+        let (batch, space) = (writes.batch(), snapshot.space());
         if isolation == Isolation::Snapshot {
             writes.newest().keys().for_each(|key| reads.note(key, Seen::OfSnapshot));
         }
         drop(writes);
         if batch.is_empty() || reads.is_empty() {
             drop(snapshot);
-            return db.write_with(batch, options);
+            return db.write_placed(batch, options);
         }
         let outcome = db.write_if_unchanged(batch, options, reads, snapshot);
-        if outcome.as_ref().is_err_and(|e| e.kind() == ErrorKind::Conflict) {
-            db.inner.core.counters.conflicts.add(1);
-        }
-        outcome
+        outcome.map_err(|error| match error {
+            Error::Conflict { key } => {
+                db.inner.core.counters.conflicts.add(1);
+                Error::Conflict { key: space.key_of(&key) }
+            }
+            other => other,
+        })
     }
 }
 
@@ -120,6 +128,23 @@ impl Db {
         }
     }
 
+    /// Keeps the default keyspace where it lay when a transaction began: `space`.
+    ///
+    /// # Errors
+    ///
+    /// `Conflict` if it lies elsewhere: what the transaction has read and written is in other places.
+    fn still_in_place(&self, space: Space, writes: &Writes) -> Result<Option<RwLockReadGuard<'_, ()>>> {
+        if space != Space::Alone {
+            return Ok(None);
+        }
+        let stays = self.inner.catalog.stay();
+        if self.inner.catalog.default_space() != space {
+            let key = writes.newest().keys().next().map(|key| key.to_vec());
+            return Err(Error::Conflict { key: key.unwrap_or_default() });
+        }
+        Ok(Some(stays))
+    }
+
     /// Applies `batch` if what was read from `snapshot` is still there.
     fn write_if_unchanged(
         &self,
@@ -133,7 +158,7 @@ impl Db {
         let mut compared_at = snapshot.hold().seq();
         if !by_groups {
             // Such an engine works for every version that it must keep.
-            reads.fetch(&snapshot)?;
+            reads.fetch(snapshot.hold())?;
             if let Some((op, value)) = swap_of(&batch, &reads) {
                 drop(snapshot);
                 let expected = Expected::new(value);
@@ -173,7 +198,7 @@ fn swap_of<'a>(batch: &'a WriteBatch, reads: &'a Reads) -> Option<(Op<'a>, Optio
     (ops.next().is_none() && key == op.key).then_some((op, value))
 }
 
-impl Inner {
+impl Store {
     /// Compares what was read with what is there now: see [`Reads::compare`]. If a mapping of a table fails
     /// meanwhile, it does so again, by calls.
     fn compare(&self, reads: &Reads, then: Option<&Hold>, now: u64) -> Result<()> {

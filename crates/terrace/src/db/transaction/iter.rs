@@ -10,22 +10,19 @@ use std::sync::Arc;
 use bytes::Bytes;
 use terrace_base::Result;
 
-use super::Transaction;
 use super::writes::{Overlay, end_of};
+use super::{Isolation, Transaction};
 use crate::core::engine::Direction;
-use crate::db::iter::{DbIter, item_of};
+use crate::db::iter::{Parts, StoredIter, item_of};
+use crate::keyspaces::{Places, Space};
 
-/// Entries in key order as a transaction sees them; from the back with
-/// [`next_back`](DoubleEndedIterator::next_back) or `rev`.
-///
-/// It gives what the transaction had written when it was made: writes may go on beside it. What it has given
-/// the transaction has read, and nothing of the range beyond that. After an error it returns nothing more.
-pub struct TransactionIter<'tx> {
+/// The entries between two places, in order, from both ends.
+struct MergedIter<'tx> {
     transaction: &'tx Transaction,
     /// Its number among the ranges that are read; `None` if reads are not noted.
     range: Option<usize>,
     overlay: Arc<Overlay>,
-    stored: DbIter,
+    stored: StoredIter,
     /// Whether `stored` has no more.
     is_dry: bool,
     /// From the front, and from the back.
@@ -33,25 +30,17 @@ pub struct TransactionIter<'tx> {
     /// What is left of the range: past what the front has given, before what the back has.
     lower: Bound<Bytes>,
     upper: Bound<Bytes>,
-    failed: bool,
 }
 
-impl std::fmt::Debug for TransactionIter<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TransactionIter").field("lower", &self.lower).field("upper", &self.upper).finish()
-    }
-}
-
-impl<'tx> TransactionIter<'tx> {
-    pub(super) fn new(
-        transaction: &'tx Transaction,
-        stored: DbIter,
-        (lower, upper): (Bound<Bytes>, Bound<Bytes>),
-        overlay: Arc<Overlay>,
-        range: Option<usize>,
-    ) -> Self {
-        let (ahead, is_dry, failed) = ([None, None], false, false);
-        TransactionIter { transaction, range, overlay, stored, is_dry, ahead, lower, upper, failed }
+impl<'tx> MergedIter<'tx> {
+    fn new(transaction: &'tx Transaction, places: Places) -> Result<Self> {
+        let stored = transaction.snapshot.hold().range(places.clone())?;
+        let (lower, upper) = (places.0.map(Bytes::from), places.1.map(Bytes::from));
+        let state = &mut *transaction.state.lock();
+        let range = (transaction.options.isolation == Isolation::Serializable)
+            .then(|| state.reads.open_range(lower.clone(), upper.clone()));
+        let (overlay, ahead) = (state.writes.newest().clone(), [None, None]);
+        Ok(MergedIter { transaction, range, overlay, stored, is_dry: false, ahead, lower, upper })
     }
 
     /// Has `ahead` hold the snapshot's next entry of this end, wherever it was put; returns its place.
@@ -61,11 +50,7 @@ impl<'tx> TransactionIter<'tx> {
             Direction::Backward => (1, 0),
         };
         if self.ahead[end].is_none() && !self.is_dry {
-            let next = match direction {
-                Direction::Forward => self.stored.next(),
-                Direction::Backward => self.stored.next_back(),
-            };
-            self.ahead[end] = next.transpose()?;
+            self.ahead[end] = self.stored.step(direction)?;
             self.is_dry = self.ahead[end].is_none();
         }
         Ok(if self.ahead[end].is_none() { other } else { end })
@@ -117,13 +102,44 @@ impl<'tx> TransactionIter<'tx> {
             self.transaction.state.lock().reads.note_end(range);
         }
     }
+}
+
+/// Entries in key order as a transaction sees them; from the back with
+/// [`next_back`](DoubleEndedIterator::next_back) or `rev`.
+///
+/// It gives what the transaction had written when it was made: writes may go on beside it. What it has given
+/// the transaction has read, and nothing of the range beyond that. After an error it returns nothing more.
+pub struct TransactionIter<'tx> {
+    space: Space,
+    parts: Parts<MergedIter<'tx>>,
+    failed: bool,
+}
+
+impl std::fmt::Debug for TransactionIter<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (lower, upper) = (&self.parts.first.lower, &self.parts.last().upper);
+        f.debug_struct("TransactionIter").field("lower", lower).field("upper", upper).finish()
+    }
+}
+
+impl<'tx> TransactionIter<'tx> {
+    pub(super) fn new(
+        transaction: &'tx Transaction,
+        space: Space,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+    ) -> Result<Self> {
+        let parts = Parts::of(space.places(from, to), |places| MergedIter::new(transaction, places))?;
+        Ok(TransactionIter { space, parts, failed: false })
+    }
 
     fn item(&mut self, direction: Direction) -> Option<Result<(Bytes, Bytes)>> {
         if self.failed {
             return None;
         }
-        let step = self.step(direction);
-        item_of(step, &mut self.failed)
+        let step = self.parts.step(direction, MergedIter::step);
+        let space = self.space;
+        item_of(step.map(|entry| entry.map(|(place, value)| (space.key_at(place), value))), &mut self.failed)
     }
 }
 

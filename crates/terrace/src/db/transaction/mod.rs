@@ -9,6 +9,7 @@
 //! | `writes.rs` | what was written and nobody else sees, and its savepoints |
 //! | `reads.rs` | what was read, and whether it is as it was |
 //! | `iter.rs` | ranges over the snapshot and what was written |
+//! | `keyspace.rs` | what a transaction reads and writes of another keyspace than the default one |
 //! | `commit.rs` | the commit, and trying again |
 //!
 //! Thread safety: a transaction may be used by several threads. Its lock is held for no call of the engine.
@@ -16,11 +17,13 @@
 //!
 //! 1. What is read is noted before it is returned. Iterators borrow the transaction, so none reads beside or
 //!    after its commit.
-//! 2. A transaction keeps its snapshot and no handle of the database: the database is closed when the last
+//! 2. Keys are noted by their places: those of all keyspaces are told apart.
+//! 3. A transaction keeps its snapshot and no handle of the database: the database is closed when the last
 //!    handle goes, as with snapshots.
 
 mod commit;
 mod iter;
+mod keyspace;
 mod reads;
 mod writes;
 
@@ -35,11 +38,13 @@ use self::reads::{Reads, Seen};
 use self::writes::Writes;
 use crate::batch::MAX_VALUE_BYTES;
 use crate::db::range::KeyRange;
-use crate::db::read::{Snapshot, after_prefix};
-use crate::db::{Db, Inner, check_key};
+use crate::db::read::Snapshot;
+use crate::db::{Db, Inner};
+use crate::keyspaces::{OpenKeyspace, Space, after_prefix, is_high};
 use crate::options::WriteOptions;
 
 pub use self::iter::TransactionIter;
+pub use self::keyspace::TransactionKeyspace;
 pub use self::writes::Savepoint;
 
 /// What others may do to what a transaction has read before it commits.
@@ -118,10 +123,12 @@ pub struct Transaction {
 struct State {
     writes: Writes,
     reads: Reads,
+    /// The keyspaces that were written to, but for the default one.
+    keyspaces: Vec<Arc<OpenKeyspace>>,
 }
 
 impl State {
-    /// The value of `key`, or that it has none, if the transaction has written or read it.
+    /// The value at a place, or that it has none, if the transaction has written or read it.
     fn known(&self, key: &[u8]) -> Option<Option<Bytes>> {
         if let Some(written) = self.writes.newest().get(key) {
             return Some(written.clone());
@@ -154,34 +161,12 @@ impl Transaction {
     ///
     /// `Corruption` if its data is damaged; `InvalidArgument` for an over-long key.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
-        let key = key.as_ref();
-        check_key(key)?;
-        if let Some(known) = self.state.lock().known(key) {
-            return Ok(known);
-        }
-        let value = self.snapshot.get(key)?;
-        self.note_value(key, &value);
-        Ok(value)
+        self.get_at(&self.snapshot.space().place(key.as_ref())?)
     }
 
     /// Whether `key` exists. Another value of it is no conflict then, only its absence.
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        let key = key.as_ref();
-        check_key(key)?;
-        {
-            let State { writes, reads } = &*self.state.lock();
-            if let Some(written) = writes.newest().get(key) {
-                return Ok(written.is_some());
-            }
-            match reads.of(key) {
-                Some(Seen::Value(value)) => return Ok(value.is_some()),
-                Some(Seen::Exists) => return Ok(true),
-                _ => {}
-            }
-        }
-        let exists = self.snapshot.contains_key(key)?;
-        self.note(key, || if exists { Seen::Exists } else { Seen::Value(None) });
-        Ok(exists)
+        self.contains_at(&self.snapshot.space().place(key.as_ref())?)
     }
 
     /// The values of `keys`, each as [`get`](Self::get) reads it, in the order of the keys. What the transaction has
@@ -191,21 +176,7 @@ impl Transaction {
     ///
     /// As of [`get`](Self::get); then nothing counts as read.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Bytes>>> {
-        let keys: Vec<K> = keys.into_iter().collect();
-        keys.iter().try_for_each(|key| check_key(key.as_ref()))?;
-        let known: Vec<Option<Option<Bytes>>> = {
-            let state = self.state.lock();
-            keys.iter().map(|key| state.known(key.as_ref())).collect()
-        };
-        let unknown: Vec<&[u8]> = keys
-            .iter()
-            .zip(&known)
-            .filter(|(_, known)| known.is_none())
-            .map(|(key, _)| key.as_ref())
-            .collect();
-        let mut read = self.snapshot.multi_get(&unknown)?.into_iter();
-        unknown.iter().zip(read.as_slice()).for_each(|(key, value)| self.note_value(key, value));
-        Ok(known.into_iter().map(|known| known.unwrap_or_else(|| read.next().flatten())).collect())
+        self.get_many_in(self.snapshot.space(), keys)
     }
 
     /// Sets `key` to `value`.
@@ -215,14 +186,7 @@ impl Transaction {
     /// `InvalidArgument` for a key over 65,535 bytes or a value over 1 GiB, `ReadOnly`. The transaction is as
     /// it was before.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        let value = value.as_ref();
-        if value.len() > MAX_VALUE_BYTES {
-            let bytes = value.len();
-            return Err(Error::invalid(format!(
-                "a value of {bytes} bytes is over the limit of {MAX_VALUE_BYTES}"
-            )));
-        }
-        self.write(key.as_ref(), Some(value))
+        self.write_default(key.as_ref(), Some(value.as_ref()))
     }
 
     /// Removes `key`, whether it exists or not.
@@ -231,7 +195,7 @@ impl Transaction {
     ///
     /// As of [`put`](Self::put).
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
-        self.write(key.as_ref(), None)
+        self.write_default(key.as_ref(), None)
     }
 
     /// All entries, in key order: see [`range`](Self::range).
@@ -247,16 +211,12 @@ impl Transaction {
     /// `Unsupported` by an engine without an order of keys.
     pub fn range(&self, range: impl KeyRange) -> Result<TransactionIter<'_>> {
         let (from, to) = range.bounds();
-        self.bounded(from, to)
+        TransactionIter::new(self, self.snapshot.space(), from, to)
     }
 
     /// The entries whose keys begin with `prefix`: see [`range`](Self::range).
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<TransactionIter<'_>> {
-        let prefix = prefix.as_ref();
-        match after_prefix(prefix) {
-            Some(end) => self.bounded(Bound::Included(prefix), Bound::Excluded(&end)),
-            None => self.bounded(Bound::Included(prefix), Bound::Unbounded),
-        }
+        self.prefix_in(self.snapshot.space(), prefix.as_ref())
     }
 
     /// Marks what was written so far, to come back to it. It costs nothing, and one may be used many times.
@@ -297,12 +257,86 @@ impl Transaction {
         self.state.lock().writes.clear();
     }
 
-    fn write(&self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
-        check_key(key)?;
+    fn get_at(&self, place: &[u8]) -> Result<Option<Bytes>> {
+        if let Some(known) = self.state.lock().known(place) {
+            return Ok(known);
+        }
+        let value = self.snapshot.hold().get(place)?;
+        self.note_value(place, &value);
+        Ok(value)
+    }
+
+    fn contains_at(&self, place: &[u8]) -> Result<bool> {
+        {
+            let State { writes, reads, .. } = &*self.state.lock();
+            if let Some(written) = writes.newest().get(place) {
+                return Ok(written.is_some());
+            }
+            match reads.of(place) {
+                Some(Seen::Value(value)) => return Ok(value.is_some()),
+                Some(Seen::Exists) => return Ok(true),
+                _ => {}
+            }
+        }
+        let exists = self.snapshot.hold().get(place)?.is_some();
+        self.note(place, || if exists { Seen::Exists } else { Seen::Value(None) });
+        Ok(exists)
+    }
+
+    fn get_many_in<K: AsRef<[u8]>>(
+        &self,
+        space: Space,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Vec<Option<Bytes>>> {
+        let keys: Vec<K> = keys.into_iter().collect();
+        let places = keys.iter().map(|key| space.place(key.as_ref())).collect::<Result<Vec<_>>>()?;
+        let known: Vec<Option<Option<Bytes>>> = {
+            let state = self.state.lock();
+            places.iter().map(|place| state.known(place)).collect()
+        };
+        let unknown = places.iter().zip(&known).filter(|(_, known)| known.is_none());
+        let unknown: Vec<&[u8]> = unknown.map(|(place, _)| place.as_ref()).collect();
+        let mut read = self.snapshot.hold().get_many(&unknown)?.into_iter();
+        unknown.iter().zip(read.as_slice()).for_each(|(place, value)| self.note_value(place, value));
+        Ok(known.into_iter().map(|known| known.unwrap_or_else(|| read.next().flatten())).collect())
+    }
+
+    fn prefix_in(&self, space: Space, prefix: &[u8]) -> Result<TransactionIter<'_>> {
+        let end = after_prefix(prefix);
+        let end = end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        TransactionIter::new(self, space, Bound::Included(prefix), end)
+    }
+
+    fn write_default(&self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+        let space = self.snapshot.space();
+        if space == Space::Alone && is_high(key) {
+            self.make_room_if_marker(key)?;
+        }
+        self.write(&space.place(key)?, value)
+    }
+
+    /// Has the database make room for keyspaces if a key of it would be taken for the marker that it has. The transaction
+    /// is of before that, and begun anew.
+    fn make_room_if_marker(&self, key: &[u8]) -> Result<()> {
+        let db = Db { inner: self.db.upgrade().ok_or(Error::Closed)? };
+        match db.make_room_if_marker(key)? {
+            true => Err(Error::Conflict { key: key.to_vec() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes the key at `place`, or removes it.
+    fn write(&self, place: &[u8], value: Option<&[u8]>) -> Result<()> {
+        let bytes = value.map_or(0, <[u8]>::len);
+        if bytes > MAX_VALUE_BYTES {
+            return Err(Error::invalid(format!(
+                "a value of {bytes} bytes is over the limit of {MAX_VALUE_BYTES}"
+            )));
+        }
         if self.read_only {
             return Err(Error::ReadOnly);
         }
-        self.state.lock().writes.write(key, value.map(Bytes::copy_from_slice));
+        self.state.lock().writes.write(place, value.map(Bytes::copy_from_slice));
         Ok(())
     }
 
@@ -317,14 +351,5 @@ impl Transaction {
         if self.options.isolation == Isolation::Serializable {
             self.state.lock().reads.note(key, seen());
         }
-    }
-
-    fn bounded(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<TransactionIter<'_>> {
-        let stored = self.snapshot.range((from, to))?;
-        let (from, to) = (from.map(Bytes::copy_from_slice), to.map(Bytes::copy_from_slice));
-        let state = &mut *self.state.lock();
-        let range = (self.options.isolation == Isolation::Serializable)
-            .then(|| state.reads.open_range(from.clone(), to.clone()));
-        Ok(TransactionIter::new(self, stored, (from, to), state.writes.newest().clone(), range))
     }
 }

@@ -23,7 +23,7 @@ use terrace_base::{Error, Result};
 
 use crate::core::empty_ranges::{EmptyRanges, Skip};
 use crate::core::engine::{Direction, Engine, EngineIter};
-use crate::db::read::{Hold, Snapshot};
+use crate::db::read::Hold;
 
 /// What was seen of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -135,7 +135,7 @@ impl Reads {
     }
 
     /// Reads the keys whose values only `snapshot` has.
-    pub fn fetch(&mut self, snapshot: &Snapshot) -> Result<()> {
+    pub fn fetch(&mut self, snapshot: &Hold) -> Result<()> {
         for (key, seen) in &mut self.keys {
             if *seen == Seen::OfSnapshot {
                 *seen = Seen::Value(snapshot.get(key)?);

@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use terrace_base::{Error, Result};
+use terrace_table::Kind;
 
-use crate::batch::WriteBatch;
+use crate::batch::{Op, WriteBatch};
 
 /// A value, or a deletion.
 pub(super) type Written = Option<Bytes>;
@@ -106,10 +107,8 @@ impl Writes {
     pub fn batch(&self) -> WriteBatch {
         let mut batch = WriteBatch::new();
         for (key, written) in &*self.newest {
-            match written {
-                Some(value) => batch.put(key, value),
-                None => batch.delete(key),
-            }
+            let kind = if written.is_some() { Kind::Put } else { Kind::Delete };
+            batch.push(Op { kind, key, value: written.as_deref().unwrap_or_default() });
         }
         batch
     }

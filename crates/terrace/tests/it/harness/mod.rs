@@ -2,6 +2,7 @@
 
 mod booted;
 mod engines;
+mod keyspaces;
 mod machine;
 mod model;
 mod pausable;
@@ -11,6 +12,7 @@ mod two_pools;
 pub use booted::booted;
 pub use engines::{ENGINES, Engine, engines_in_memory, engines_on_files};
 pub(crate) use engines::{each_engine, test_each_engine, test_rows};
+pub use keyspaces::{all_keyspaces, default_of, key_in, there_is};
 pub use machine::Machine;
 pub use model::{Contents, Entries, Map, Span, assert_clean, entries, get, in_span};
 pub use pausable::Pausable;

@@ -1,0 +1,90 @@
+//! The keyspace that a command works on.
+
+use clap::Args;
+use terrace::{Bytes, Db, DbIter, Entries, KeyRange, Keyspace, KeyspaceOptions, Result, WriteBatch};
+
+/// The flag that says which keyspace.
+#[derive(Debug, Clone, Default, Args)]
+pub struct KeyspaceArg {
+    /// The keyspace, if it is not the default one
+    #[arg(long, value_name = "NAME")]
+    pub keyspace: Option<String>,
+}
+
+impl KeyspaceArg {
+    /// The keyspace of `db`, which must exist unless it may be made.
+    pub fn of(&self, db: &Db, create_if_missing: bool) -> Result<Records> {
+        let named = |name| db.keyspace_with(name, KeyspaceOptions { create_if_missing });
+        Ok(match &self.keyspace {
+            None => Records::Default(db.clone()),
+            Some(name) => Records::Of(named(name)?),
+        })
+    }
+}
+
+/// The records of one keyspace.
+#[derive(Debug, Clone)]
+pub enum Records {
+    /// The default one.
+    Default(Db),
+    /// Another one.
+    Of(Keyspace),
+}
+
+impl Records {
+    /// The value of `key`.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        match self {
+            Records::Default(db) => db.get(key),
+            Records::Of(keyspace) => keyspace.get(key),
+        }
+    }
+
+    /// Whether there is `key`.
+    pub fn contains_key(&self, key: &[u8]) -> Result<bool> {
+        match self {
+            Records::Default(db) => db.contains_key(key),
+            Records::Of(keyspace) => keyspace.contains_key(key),
+        }
+    }
+
+    /// Sets `key` to `value`.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        match self {
+            Records::Default(db) => db.put(key, value),
+            Records::Of(keyspace) => keyspace.put(key, value),
+        }
+    }
+
+    /// Removes `key`.
+    pub fn delete(&self, key: &[u8]) -> Result<()> {
+        match self {
+            Records::Default(db) => db.delete(key),
+            Records::Of(keyspace) => keyspace.delete(key),
+        }
+    }
+
+    /// The records with keys in `range`, in key order.
+    pub fn range(&self, range: impl KeyRange) -> Result<DbIter> {
+        match self {
+            Records::Default(db) => db.range(range),
+            Records::Of(keyspace) => keyspace.range(range),
+        }
+    }
+
+    /// All records, in key order if there is one.
+    pub fn entries(&self) -> Result<Entries> {
+        match self {
+            Records::Default(db) => db.entries(),
+            Records::Of(keyspace) => keyspace.entries(),
+        }
+    }
+
+    /// Adds a put to `batch`.
+    pub fn add(&self, batch: &mut WriteBatch, key: &[u8], value: &[u8]) {
+        match self {
+            Records::Default(_) => batch.put(key, value),
+            Records::Of(keyspace) => batch.put_in(keyspace, key, value),
+        }
+    }
+}

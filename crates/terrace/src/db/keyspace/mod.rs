@@ -1,0 +1,395 @@
+//! Keyspaces as users call them: named maps in one database.
+//!
+//! | file | what it owns |
+//! |---|---|
+//! | `catalog.rs` | which keyspaces there are, and whether the default one makes room for them |
+//! | `sweep.rs` | removing what dropped keyspaces have left |
+//!
+//! Where their keys lie is in `keyspaces`.
+
+pub(super) mod catalog;
+pub(super) mod sweep;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use terrace_base::Result;
+use terrace_table::Kind;
+
+use crate::batch::{Op, WriteBatch};
+use crate::core::condition::Condition;
+use crate::core::report::CheckReport;
+use crate::db::{CasMismatch, Db, DbIter, Entries, KeyRange, Snapshot, Store};
+use crate::keyspaces::{OpenKeyspace, Space};
+use crate::options::WriteOptions;
+
+/// Options of opening a keyspace.
+///
+/// ```
+/// # fn main() -> terrace::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let db = terrace::Db::open(dir.path(), terrace::Options::default())?;
+/// use terrace::{ErrorKind, KeyspaceOptions};
+///
+/// let existing = KeyspaceOptions { create_if_missing: false };
+/// assert_eq!(db.keyspace_with("users", existing).unwrap_err().kind(), ErrorKind::NoKeyspace);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyspaceOptions {
+    /// Whether a keyspace that does not exist is made.
+    pub create_if_missing: bool,
+}
+
+impl Default for KeyspaceOptions {
+    fn default() -> Self {
+        KeyspaceOptions { create_if_missing: true }
+    }
+}
+
+/// What was done to a keyspace through its handles since it was opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyspaceStats {
+    /// Point reads.
+    pub gets: u64,
+    /// Puts.
+    pub puts: u64,
+    /// Deletions.
+    pub deletes: u64,
+    /// Bytes of keys and values that were put, and of keys that were deleted.
+    pub user_bytes: u64,
+}
+
+/// A named map in a database, with keys of its own. It is a handle, as [`Db`] is: cloning is cheap, and the database
+/// stays open as long as there is one.
+///
+/// What the database promises of its keys it promises of those of all keyspaces together: a [`WriteBatch`], a
+/// [`Snapshot`] and a [`Transaction`](crate::Transaction) may be about several. A key has at most 65,529 bytes.
+///
+/// ```
+/// # fn main() -> terrace::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// use terrace::{Db, Options, WriteBatch};
+///
+/// let db = Db::open(dir.path(), Options::default())?;
+/// let (users, emails) = (db.keyspace("users")?, db.keyspace("emails")?);
+/// let mut batch = WriteBatch::new();
+/// batch.put_in(&users, "17", "ada@example.org");
+/// batch.put_in(&emails, "ada@example.org", "17");
+/// db.write(batch)?;
+/// assert_eq!(emails.get("ada@example.org")?.as_deref(), Some(&b"17"[..]));
+/// assert_eq!(users.iter()?.count(), 1);
+/// assert!(!db.contains_key("17")?);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone)]
+pub struct Keyspace {
+    db: Db,
+    open: Arc<OpenKeyspace>,
+}
+
+impl Db {
+    /// The keyspace of this name, which is made if there is none.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`put`](Self::put) if it is made; `InvalidArgument` for a name that is empty or longer than 255 bytes.
+    /// The first keyspace of a database moves keys of the database itself that begin with byte 255, and is refused
+    /// as `InvalidArgument` if there are more than 64 MiB of them.
+    pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
+        self.keyspace_with(name, KeyspaceOptions::default())
+    }
+
+    /// [`keyspace`](Self::keyspace), with `options`.
+    ///
+    /// # Errors
+    ///
+    /// `NoKeyspace` if there is none and none is to be made.
+    pub fn keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
+        let open = self.open_keyspace(name, &options)?;
+        Ok(Keyspace { db: self.clone(), open })
+    }
+
+    /// The names of all keyspaces, in order. The database itself, whose keys are those of the default one, is not
+    /// among them.
+    pub fn keyspaces(&self) -> Result<Vec<String>> {
+        let _unchanged = self.inner.catalog.hold();
+        Ok(self.inner.names()?.into_keys().collect())
+    }
+
+    /// Drops keyspace `name` with all its keys, at once; the space that they take comes back in the background. Its
+    /// handles are refused from then on, and a new keyspace of this name is empty. A crash leaves it whole or dropped.
+    /// Older snapshots still read it.
+    ///
+    /// ```
+    /// # fn main() -> terrace::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = terrace::Db::open(dir.path(), terrace::Options::default())?;
+    /// let cache = db.keyspace("cache")?;
+    /// cache.put("k", "v")?;
+    /// db.drop_keyspace("cache")?;
+    /// assert!(cache.get("k").is_err());
+    /// assert!(db.keyspace("cache")?.get("k")?.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `NoKeyspace` if there is none; those of [`delete`](Self::delete).
+    pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        self.drop_named(name)?;
+        sweep::start(&self.inner.store);
+        Ok(())
+    }
+
+    /// Gives every keyspace that has keys and has lost its name a new one, and returns these names. There is one only
+    /// after damage: [`check`](Self::check) tells of it.
+    pub fn recover_keyspaces(&self) -> Result<Vec<String>> {
+        self.name_unknown()
+    }
+}
+
+impl Keyspace {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.open.name
+    }
+
+    /// The database that it is in.
+    pub fn db(&self) -> &Db {
+        &self.db
+    }
+
+    pub(super) fn space(&self) -> Space {
+        self.open.space()
+    }
+
+    pub(super) fn open(&self) -> &Arc<OpenKeyspace> {
+        &self.open
+    }
+
+    /// What was done to it.
+    pub fn stats(&self) -> KeyspaceStats {
+        let counts = &self.open.counts;
+        KeyspaceStats {
+            gets: counts.gets.get(),
+            puts: counts.puts.get(),
+            deletes: counts.deletes.get(),
+            user_bytes: counts.user_bytes.get(),
+        }
+    }
+
+    /// The value of `key`, if it exists: see [`Db::get`].
+    ///
+    /// # Errors
+    ///
+    /// As of [`Db::get`]; `NoKeyspace` if the keyspace was dropped, here and everywhere below.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
+        self.read(1)?;
+        self.db.inner.get(&self.space().place(key.as_ref())?)
+    }
+
+    /// What `f` makes of the value of `key`: see [`Db::get_with`].
+    pub fn get_with<T>(&self, key: impl AsRef<[u8]>, f: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+        self.read(1)?;
+        self.db.inner.get_with(&self.space().place(key.as_ref())?, f)
+    }
+
+    /// Whether `key` exists: see [`Db::contains_key`].
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.read(1)?;
+        self.db.inner.contains(&self.space().place(key.as_ref())?)
+    }
+
+    /// The values of `keys`: see [`Db::multi_get`].
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Bytes>>> {
+        let keys: Vec<K> = keys.into_iter().collect();
+        self.read(keys.len())?;
+        self.snapshot()?.multi_get(keys)
+    }
+
+    /// All entries, in key order.
+    pub fn iter(&self) -> Result<DbIter> {
+        self.range(..)
+    }
+
+    /// All entries, in key order if the engine has one.
+    pub fn entries(&self) -> Result<Entries> {
+        self.snapshot()?.entries()
+    }
+
+    /// The entries whose keys lie in `range`: see [`Db::range`].
+    pub fn range(&self, range: impl KeyRange) -> Result<DbIter> {
+        self.snapshot()?.range(range)
+    }
+
+    /// The entries whose keys begin with `prefix`.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<DbIter> {
+        self.snapshot()?.prefix(prefix)
+    }
+
+    /// The keyspace as it is now, as long as the snapshot is kept: see [`Snapshot::keyspace`] for one of several.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        let snapshot = self.db.snapshot();
+        // Only now: it was not dropped before the snapshot was taken.
+        self.open.check_exists()?;
+        snapshot.keyspace(self)
+    }
+
+    /// Sets `key` to `value`: see [`Db::put`].
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.put_with(key, value, WriteOptions::default())
+    }
+
+    /// [`put`](Self::put), with `options`.
+    pub fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        options: WriteOptions,
+    ) -> Result<()> {
+        self.put_if(key.as_ref(), value.as_ref(), Condition::None, options).map(drop)
+    }
+
+    /// Removes `key`, whether it exists or not.
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.delete_with(key, WriteOptions::default())
+    }
+
+    /// [`delete`](Self::delete), with `options`.
+    pub fn delete_with(&self, key: impl AsRef<[u8]>, options: WriteOptions) -> Result<()> {
+        let op = Op { kind: Kind::Delete, key: key.as_ref(), value: &[] };
+        self.write_one(op, Condition::None, options).map(drop)
+    }
+
+    /// Sets `key` to `value` if it does not exist; returns whether it did so.
+    pub fn put_if_absent(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<bool> {
+        self.put_if(key.as_ref(), value.as_ref(), Condition::IfAbsent, WriteOptions::default())
+    }
+
+    /// Sets `key` to `value` if it exists; returns whether it did so.
+    pub fn update_if_exists(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<bool> {
+        self.put_if(key.as_ref(), value.as_ref(), Condition::IfExists, WriteOptions::default())
+    }
+
+    /// Gives `key` the value `new` if its value is `expected`: see [`Db::compare_and_swap`].
+    pub fn compare_and_swap(
+        &self,
+        key: impl AsRef<[u8]>,
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Result<(), CasMismatch>> {
+        self.swap(key.as_ref(), expected, new)
+    }
+
+    /// Gives `key` the value that `update` makes of its value, and returns the value that it had: see
+    /// [`Db::fetch_update`].
+    pub fn fetch_update<V: AsRef<[u8]>>(
+        &self,
+        key: impl AsRef<[u8]>,
+        update: impl FnMut(Option<&[u8]>) -> Option<V>,
+    ) -> Result<Option<Bytes>> {
+        let key = key.as_ref();
+        let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| self.swap(key, expected, new);
+        self.db.update(self.get(key)?, update, swap, WriteOptions::default())
+    }
+
+    /// Flushes, and merges all tables with keys of the keyspace in `range`.
+    pub fn compact_range(&self, range: impl KeyRange) -> Result<()> {
+        self.open.check_exists()?;
+        self.db.flush()?;
+        let (from, to) = range.bounds();
+        let ((from, to), _) = self.space().places(from, to);
+        self.db.inner.engine.compact(from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice))
+    }
+
+    fn read(&self, keys: usize) -> Result<()> {
+        self.open.check_exists()?;
+        self.open.counts.gets.add(keys as u64);
+        Ok(())
+    }
+
+    fn swap(
+        &self,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+    ) -> Result<Result<(), CasMismatch>> {
+        let _not_dropped = self.open.write()?;
+        let place = self.space().place(key)?;
+        let swapped = self.db.swap(&place, expected, new, WriteOptions::default())?;
+        if swapped.is_ok() {
+            let kind = if new.is_some() { Kind::Put } else { Kind::Delete };
+            self.open.counts.count(Op { kind, key, value: new.unwrap_or_default() });
+        }
+        Ok(swapped)
+    }
+
+    fn put_if(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        condition: Condition<'_>,
+        options: WriteOptions,
+    ) -> Result<bool> {
+        self.write_one(Op { kind: Kind::Put, key, value }, condition, options)
+    }
+
+    fn write_one(&self, op: Op<'_>, condition: Condition<'_>, options: WriteOptions) -> Result<bool> {
+        let _not_dropped = self.open.write()?;
+        let place = self.space().place(op.key)?;
+        let done = self.db.write_one(Op { key: &place, ..op }, condition, options)?;
+        if done {
+            self.open.counts.count(op);
+        }
+        Ok(done)
+    }
+}
+
+impl WriteBatch {
+    /// Adds a put of a key of `keyspace`. A key or value over its limit makes the whole batch fail when it is
+    /// written.
+    pub fn put_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+        let op = Op { kind: Kind::Put, key: key.as_ref(), value: value.as_ref() };
+        self.push_in(keyspace.open(), op);
+    }
+
+    /// Adds a delete of a key of `keyspace`.
+    pub fn delete_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
+        self.push_in(keyspace.open(), Op { kind: Kind::Delete, key: key.as_ref(), value: &[] });
+    }
+}
+
+impl Store {
+    /// Checks the catalogue, and that every key is some keyspace's. `changing` is locked.
+    pub(super) fn check_keyspaces(&self, report: &mut CheckReport) -> Result<()> {
+        if self.catalog.default_space() == Space::Alone {
+            return Ok(());
+        }
+        let read = || Ok((self.names()?, self.dropped()?, self.next_number()?));
+        let Some((names, dropped, next)) = report.note(read())? else { return Ok(()) };
+        let mut numbers: Vec<u32> = names.values().chain(&dropped).copied().collect();
+        numbers.sort_unstable();
+        let beyond = |number: &&u32| **number == 0 || **number >= next;
+        report.problems.extend(numbers.iter().filter(beyond).map(|number| {
+            format!("keyspace {number} has a number that was not given yet: the next one is {next}")
+        }));
+        report.problems.extend(
+            numbers
+                .windows(2)
+                .filter(|pair| pair[0] == pair[1])
+                .map(|pair| format!("two keyspaces have number {}", pair[0])),
+        );
+        let known = |number| number == 0 || numbers.binary_search(&number).is_ok();
+        let unknown = report.note(self.unknown(known))?.unwrap_or_default();
+        report.problems.extend(unknown.into_iter().map(|(number, key)| match number {
+            Some(number) => format!("keyspace {number} has keys and no name; recover_keyspaces gives it one"),
+            None => format!("the key at \"{}\" belongs to no keyspace", key.escape_ascii()),
+        }));
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! What a transaction reads and writes of another keyspace than the default one.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use terrace_base::Result;
+
+use super::{Transaction, TransactionIter};
+use crate::db::keyspace::Keyspace;
+use crate::db::range::KeyRange;
+use crate::keyspaces::{OpenKeyspace, Space};
+
+/// A keyspace as a transaction sees it, with its own writes: see [`Transaction::keyspace`].
+#[derive(Debug)]
+pub struct TransactionKeyspace<'tx> {
+    transaction: &'tx Transaction,
+    keyspace: Arc<OpenKeyspace>,
+}
+
+impl Transaction {
+    /// `keyspace`, to be read and written within this transaction.
+    ///
+    /// ```
+    /// # fn main() -> terrace::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = terrace::Db::open(dir.path(), terrace::Options::default())?;
+    /// let (stock, orders) = (db.keyspace("stock")?, db.keyspace("orders")?);
+    /// stock.put("apples", "3")?;
+    /// db.transact(|tx| {
+    ///     let (stock, orders) = (tx.keyspace(&stock)?, tx.keyspace(&orders)?);
+    ///     let left = String::from_utf8_lossy(&stock.get("apples")?.unwrap_or_default()).parse::<u32>().unwrap() - 1;
+    ///     stock.put("apples", left.to_string())?;
+    ///     orders.put("17", "an apple")
+    /// })?;
+    /// assert_eq!(stock.get("apples")?.as_deref(), Some(&b"2"[..]));
+    /// assert!(orders.contains_key("17")?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if the keyspace is another database's.
+    pub fn keyspace(&self, keyspace: &Keyspace) -> Result<TransactionKeyspace<'_>> {
+        keyspace.open().check_is_of(self.snapshot.hold().owner())?;
+        Ok(TransactionKeyspace { transaction: self, keyspace: keyspace.open().clone() })
+    }
+}
+
+impl<'tx> TransactionKeyspace<'tx> {
+    fn space(&self) -> Space {
+        self.keyspace.space()
+    }
+
+    /// The value of `key`: see [`Transaction::get`].
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
+        self.transaction.get_at(&self.space().place(key.as_ref())?)
+    }
+
+    /// Whether `key` exists: see [`Transaction::contains_key`].
+    pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.transaction.contains_at(&self.space().place(key.as_ref())?)
+    }
+
+    /// The values of `keys`: see [`Transaction::multi_get`].
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Bytes>>> {
+        self.transaction.get_many_in(self.space(), keys)
+    }
+
+    /// Sets `key` to `value`: see [`Transaction::put`]. The commit fails with `NoKeyspace` if the keyspace is dropped
+    /// before it.
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.write(key.as_ref(), Some(value.as_ref()))
+    }
+
+    /// Removes `key`, whether it exists or not.
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.write(key.as_ref(), None)
+    }
+
+    /// All entries, in key order: see [`range`](Self::range).
+    pub fn iter(&self) -> Result<TransactionIter<'tx>> {
+        self.range(..)
+    }
+
+    /// The entries whose keys lie in `range`: see [`Transaction::range`].
+    pub fn range(&self, range: impl KeyRange) -> Result<TransactionIter<'tx>> {
+        let (from, to) = range.bounds();
+        TransactionIter::new(self.transaction, self.space(), from, to)
+    }
+
+    /// The entries whose keys begin with `prefix`.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<TransactionIter<'tx>> {
+        self.transaction.prefix_in(self.space(), prefix.as_ref())
+    }
+
+    fn write(&self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+        self.transaction.write(&self.space().place(key)?, value)?;
+        let keyspaces = &mut self.transaction.state.lock().keyspaces;
+        if !keyspaces.iter().any(|other| Arc::ptr_eq(other, &self.keyspace)) {
+            keyspaces.push(self.keyspace.clone());
+        }
+        Ok(())
+    }
+}

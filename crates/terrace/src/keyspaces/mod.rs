@@ -1,0 +1,11 @@
+//! Keyspaces: named maps in one database, each with keys of its own.
+//!
+//! All of them lie in one engine, as ranges of its keys ([`space`]). So batches, snapshots and transactions across them
+//! are whole because those of the engine are, and a database without them is as it was before there were any. What
+//! keyspaces there are is in records of one range, the catalogue, which the database keeps (`db/keyspace`).
+
+mod open;
+mod space;
+
+pub(crate) use open::{KeyspaceCounts, OpenKeyspace, Writing};
+pub(crate) use space::{ESCAPE, Places, Prefix, Space, after_prefix, is_high};

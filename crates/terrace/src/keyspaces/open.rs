@@ -1,0 +1,107 @@
+//! A keyspace that is open: its name and number, and whether it was dropped meanwhile.
+
+use parking_lot::{RwLock, RwLockReadGuard};
+use terrace_base::{Error, Result};
+use terrace_table::Kind;
+
+use super::{Prefix, Space};
+use crate::batch::Op;
+use crate::stats::Counter;
+
+/// What all handles of a keyspace share.
+#[derive(Debug)]
+pub(crate) struct OpenKeyspace {
+    pub name: String,
+    pub number: u32,
+    /// The opening of a database that it belongs to.
+    pub owner: u64,
+    pub counts: KeyspaceCounts,
+    /// Written while it is dropped, read by each write to it.
+    dropped: RwLock<bool>,
+}
+
+/// What was done to a keyspace since the database was opened.
+#[derive(Debug, Default)]
+pub(crate) struct KeyspaceCounts {
+    pub gets: Counter,
+    pub puts: Counter,
+    pub deletes: Counter,
+    pub user_bytes: Counter,
+}
+
+/// Keeps a keyspace from being dropped while it is written to.
+#[derive(Debug)]
+pub(crate) struct Writing<'a> {
+    _not_dropped: RwLockReadGuard<'a, bool>,
+}
+
+impl KeyspaceCounts {
+    pub fn add(&self, other: &KeyspaceCounts) {
+        self.gets.add(other.gets.get());
+        self.puts.add(other.puts.get());
+        self.deletes.add(other.deletes.get());
+        self.user_bytes.add(other.user_bytes.get());
+    }
+
+    pub fn count(&self, op: Op<'_>) {
+        match op.kind {
+            Kind::Put => self.puts.add(1),
+            Kind::Delete => self.deletes.add(1),
+        }
+        self.user_bytes.add((op.key.len() + op.value.len()) as u64);
+    }
+}
+
+impl OpenKeyspace {
+    pub fn new(name: &str, number: u32, owner: u64) -> OpenKeyspace {
+        let (counts, dropped) = (KeyspaceCounts::default(), RwLock::new(false));
+        OpenKeyspace { name: name.to_owned(), number, owner, counts, dropped }
+    }
+
+    /// # Errors
+    ///
+    /// `InvalidArgument` if it is not of the database opened as `owner`.
+    pub fn check_is_of(&self, owner: u64) -> Result<()> {
+        if self.owner != owner {
+            return Err(Error::invalid(format!("keyspace \"{}\" is another database's", self.name)));
+        }
+        Ok(())
+    }
+
+    pub fn space(&self) -> Space {
+        Space::Numbered(Prefix::of(self.number))
+    }
+
+    /// # Errors
+    ///
+    /// `NoKeyspace` if it was dropped.
+    pub fn write(&self) -> Result<Writing<'_>> {
+        let dropped = self.dropped.read();
+        if *dropped {
+            return Err(self.is_gone());
+        }
+        Ok(Writing { _not_dropped: dropped })
+    }
+
+    /// # Errors
+    ///
+    /// `NoKeyspace` if it was dropped.
+    pub fn check_exists(&self) -> Result<()> {
+        self.write().map(drop)
+    }
+
+    /// Does `work`, which drops it, while nobody writes to it. If that fails, it is as before.
+    pub fn drop_by(&self, work: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut dropped = self.dropped.write();
+        if *dropped {
+            return Err(self.is_gone());
+        }
+        work()?;
+        *dropped = true;
+        Ok(())
+    }
+
+    fn is_gone(&self) -> Error {
+        Error::NoKeyspace { name: self.name.clone() }
+    }
+}
