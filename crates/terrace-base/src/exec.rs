@@ -147,6 +147,10 @@ impl ThreadPool {
         if queue.free >= queue.len() || queue.workers.len() >= self.threads {
             return Ok(());
         }
+        self.start_one(queue)
+    }
+
+    fn start_one(&self, queue: &mut Queue) -> io::Result<()> {
         let shared = self.shared.clone();
         let name = format!("{}-{}", self.name, queue.workers.len());
         let worker = std::thread::Builder::new().name(name).spawn(move || shared.work())?;
@@ -192,7 +196,9 @@ pub fn run(job: Job) {
 
 impl Executor for ThreadPool {
     fn runs_beside(&self) -> bool {
-        true
+        let mut queue = self.shared.queue.lock();
+        // Without one, the job runs on a thread that waits.
+        !queue.workers.is_empty() || self.start_one(&mut queue).is_ok()
     }
 
     fn spawn_in(&self, lane: Lane, job: Job) {

@@ -12,6 +12,17 @@ pub struct KeyspaceArg {
 }
 
 impl KeyspaceArg {
+    /// Says why no such keyspace has `key`, if it cannot.
+    pub fn takes(&self, key: &[u8]) -> std::result::Result<(), String> {
+        let (len, most) = (key.len(), Keyspace::MAX_KEY_BYTES);
+        match &self.keyspace {
+            Some(_) if len > most => {
+                Err(format!("a key of {len} bytes is over the limit of {most} in a keyspace"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The keyspace of `db`, which must exist unless it may be made.
     pub fn of(&self, db: &Db, create_if_missing: bool) -> Result<Records> {
         let named = |name| db.keyspace_with(name, KeyspaceOptions { create_if_missing });

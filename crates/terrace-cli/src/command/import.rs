@@ -173,6 +173,7 @@ impl Importer<'_> {
                 .format
                 .read(line, &mut record)
                 .and_then(|()| within_limits(&record.key, &record.value))
+                .and_then(|()| self.args.keyspace.takes(&record.key))
             {
                 Ok(()) => self.add(&record)?,
                 Err(problem) => self.bad_line(number, line, &problem)?,

@@ -46,6 +46,8 @@ impl Keyspaces {
     fn work(&self, db: &Db) -> CommandResult<Vec<String>> {
         if let Some(name) = &self.drop {
             db.drop_keyspace(name)?;
+            // Nobody else will before the next opening for writing.
+            db.sweep_keyspaces()?;
             return Ok(Vec::new());
         }
         Ok(if self.recover { db.recover_keyspaces()? } else { db.keyspaces()? })

@@ -24,6 +24,8 @@ pub(super) struct StoredIter {
     upper: Bound<Vec<u8>>,
     front: Option<Box<dyn EngineIter>>,
     back: Option<Box<dyn EngineIter>>,
+    /// Whether each end has come to the end of the range.
+    at_end: [bool; 2],
     /// Failed mappings of tables when its walks were made.
     failed_maps: u64,
     /// Last, as the walks read what it keeps.
@@ -34,12 +36,13 @@ impl StoredIter {
     pub fn new(hold: Arc<Hold>, range: Places) -> StoredIter {
         let (lower, upper) = range.clone();
         let failed_maps = hold.failed_maps();
-        StoredIter { hold, range, lower, upper, front: None, back: None, failed_maps }
+        StoredIter { hold, range, lower, upper, front: None, back: None, at_end: [false; 2], failed_maps }
     }
 
     /// Has the front go on with the first entry at `key` or after it, and within the range.
     fn seek(&mut self, key: &[u8]) {
         let inside = above(key, &self.range.0);
+        self.at_end = [false; 2];
         self.lower = if inside { Bound::Included(key.to_vec()) } else { self.range.0.clone() };
         self.front = None;
     }
@@ -47,6 +50,7 @@ impl StoredIter {
     /// Has the back go on with the last entry at `key` or before it, and within the range.
     fn seek_for_prev(&mut self, key: &[u8]) {
         let inside = below(key, &self.range.1);
+        self.at_end = [false; 2];
         self.upper = if inside { Bound::Included(key.to_vec()) } else { self.range.1.clone() };
         self.back = None;
     }
@@ -103,7 +107,12 @@ impl StoredIter {
 
     /// The next entry from the end from which `direction` leads.
     pub fn step(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
+        let end = usize::from(direction == Direction::Backward);
+        if self.at_end[end] {
+            return Ok(None);
+        }
         let entry = self.advance_soundly(direction)?;
+        self.at_end[end] = entry.is_none();
         let Some((key, value)) = entry else { return Ok(None) };
         let inside = match direction {
             Direction::Forward => below(&key, &self.upper),
@@ -115,6 +124,7 @@ impl StoredIter {
                 Direction::Forward => self.front = None,
                 Direction::Backward => self.back = None,
             }
+            self.at_end[end] = true;
             return Ok(None);
         }
         match direction {
@@ -273,16 +283,25 @@ impl DoubleEndedIterator for DbIter {
     }
 }
 
-/// All entries of a database, once each: in key order, or in no order if the engine has none.
+/// All entries of a keyspace, once each: in key order, or in no order if the engine has none.
 ///
 /// It owns what it needs, like [`DbIter`], and returns nothing more after an error.
 pub struct Entries {
-    space: Space,
-    walk: Box<dyn EngineIter>,
+    from: EntriesFrom,
     failed: bool,
-    failed_maps: u64,
-    /// Last, as the walk reads what it keeps.
-    hold: Arc<Hold>,
+}
+
+enum EntriesFrom {
+    /// The keyspace alone, in order.
+    Range(DbIter),
+    /// A walk over everything.
+    All {
+        space: Space,
+        walk: Box<dyn EngineIter>,
+        failed_maps: u64,
+        /// Last, as the walk reads what it keeps.
+        hold: Arc<Hold>,
+    },
 }
 
 impl std::fmt::Debug for Entries {
@@ -294,33 +313,25 @@ impl std::fmt::Debug for Entries {
 impl Entries {
     pub(super) fn new(hold: Arc<Hold>, space: Space) -> Result<Entries> {
         let failed_maps = hold.failed_maps();
-        let engine = hold.engine().clone();
-        let walk = match space {
-            Space::Numbered(prefix) if engine.ordered().is_ok() => {
-                let mut walk = engine.walk(hold.seq(), Direction::Forward)?;
-                walk.seek(Bound::Included(prefix.as_slice()))?;
-                walk
-            }
-            _ => engine.walk_all(hold.seq())?,
-        };
-        Ok(Entries { space, walk, failed: false, failed_maps, hold })
+        let walk = hold.engine().clone().walk_all(hold.seq())?;
+        Ok(Entries { from: EntriesFrom::All { space, walk, failed_maps, hold }, failed: false })
+    }
+
+    pub(super) fn in_order(iter: DbIter) -> Entries {
+        Entries { from: EntriesFrom::Range(iter), failed: false }
     }
 
     /// The next entry of the keyspace.
     fn step(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+        let (space, walk, failed_maps, hold) = match &mut self.from {
+            EntriesFrom::Range(iter) => return iter.next().transpose(),
+            EntriesFrom::All { space, walk, failed_maps, hold } => (*space, walk, *failed_maps, hold),
+        };
         loop {
-            let entry = self.walk.next()?;
-            self.hold.intact_since(self.failed_maps)?;
+            let entry = walk.next()?;
+            hold.intact_since(failed_maps)?;
             match entry {
-                Some((place, value)) if self.space.holds(&place) => {
-                    return Ok(Some((self.space.key_at(place), value)));
-                }
-                // In order, the rest is another's, too.
-                Some(_)
-                    if matches!(self.space, Space::Numbered(_)) && self.hold.engine().ordered().is_ok() =>
-                {
-                    return Ok(None);
-                }
+                Some((place, value)) if space.holds(&place) => return Ok(Some((space.key_at(place), value))),
                 Some(_) => {}
                 None => return Ok(None),
             }

@@ -150,11 +150,15 @@ impl Db {
         let queue = CommitQueue::default();
         let (last_seq, closed) = (AtomicU64::new(last), AtomicBool::new(false));
         let (outcome, lock) = (OnceLock::new(), Arc::new(lock));
-        let (turn, catalog) = (Mutex::new(()), Catalog::open(&*engine, &core.dir)?);
+        let catalog = Catalog::open(&*engine, &core.dir).inspect_err(|_| {
+            // Another opening meets none of its jobs. Why it cannot be opened says more than why it cannot be closed.
+            let _ = engine.close();
+        })?;
+        let turn = Mutex::new(());
         let sweeps = Arc::default();
         let store = Store { core, engine, read_only, queue, last_seq, closed, turn, catalog, sweeps };
         let db = Db { inner: Arc::new(Inner { store: Arc::new(store), outcome, lock }) };
-        keyspace::sweep::resume(&db.inner.store)?;
+        keyspace::sweep::resume(&db.inner.store);
         Ok(db)
     }
 

@@ -12,7 +12,7 @@ use crate::core::engine::Engine;
 use crate::core::lent::Lent;
 use crate::core::snapshots::Held;
 use crate::db::iter::{DbIter, Entries, StoredIter};
-use crate::db::keyspace::Keyspace;
+use crate::db::keyspace::{Keyspace, catalog};
 use crate::db::range::KeyRange;
 use crate::db::{Db, DirectoryLock, Store};
 use crate::keyspaces::{Places, Space, after_prefix};
@@ -113,9 +113,9 @@ impl Db {
     /// The database as it is now, as long as the snapshot is kept.
     pub fn snapshot(&self) -> Snapshot {
         self.inner.core.reconsider_reads();
-        let (hold, space) =
-            self.inner.catalog.at_one_moment(|| Arc::new(Hold::new(&self.inner, &self.inner.lock)));
-        Snapshot { hold, space }
+        let (mut hold, space) = self.inner.catalog.at_one_moment(|| Hold::new(&self.inner, &self.inner.lock));
+        hold.default = space;
+        Snapshot { hold: Arc::new(hold), space }
     }
 }
 
@@ -173,6 +173,8 @@ pub(crate) struct Hold {
     engine: Arc<dyn Engine>,
     /// The opening of the database: see [`OpenKeyspace`](crate::keyspaces::OpenKeyspace).
     owner: u64,
+    /// Where the default keyspace lies.
+    default: Space,
     _lock: DirectoryLock,
 }
 
@@ -181,7 +183,15 @@ impl Hold {
         let (core, engine) = (store.core.clone(), store.engine.clone());
         let held = engine.hold(&core.snapshots);
         let seq = held.seq();
-        Hold { held: Some(held), seq, core, engine, owner: store.catalog.owner, _lock: lock.clone() }
+        Hold {
+            held: Some(held),
+            seq,
+            core,
+            engine,
+            owner: store.catalog.owner,
+            default: Space::Alone,
+            _lock: lock.clone(),
+        }
     }
 
     pub fn seq(&self) -> u64 {
@@ -279,20 +289,34 @@ impl Snapshot {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if the keyspace is another database's.
+    /// `InvalidArgument` if the keyspace is another database's; `NoKeyspace` if it was dropped before.
     pub fn keyspace(&self, keyspace: &Keyspace) -> Result<Snapshot> {
-        keyspace.open().check_is_of(self.hold.owner)?;
-        Ok(Snapshot { hold: self.hold.clone(), space: keyspace.space() })
+        let open = keyspace.open();
+        open.check_is_of(self.hold.owner)?;
+        let there = || self.hold.get(&catalog::place_of(&open.name));
+        let space = match self.hold.default {
+            Space::Alone => Space::Nowhere,
+            // One that was not dropped was never another one.
+            _ if open.check_exists().is_ok() || catalog::is_of(there()?.as_deref(), open.number) => {
+                open.space()
+            }
+            _ => return open.check_exists().map(|()| self.clone()),
+        };
+        Ok(Snapshot { hold: self.hold.clone(), space })
     }
 
     /// The value of `key` at that moment.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
-        self.hold.get(&self.space.place(key.as_ref())?)
+        let place = self.space.place(key.as_ref())?;
+        if self.space == Space::Nowhere { Ok(None) } else { self.hold.get(&place) }
     }
 
     /// What `f` makes of the value of `key` at that moment: see [`Db::get_with`].
     pub fn get_with<T>(&self, key: impl AsRef<[u8]>, f: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
         let place = self.space.place(key.as_ref())?;
+        if self.space == Space::Nowhere {
+            return Ok(None);
+        }
         self.hold.core.counters.gets.add(1);
         shown(&self.hold.core, &*self.hold.engine, &place, Some(self.hold.seq), f)
     }
@@ -306,6 +330,9 @@ impl Snapshot {
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Bytes>>> {
         let keys: Vec<K> = keys.into_iter().collect();
         let places = keys.iter().map(|key| self.space.place(key.as_ref())).collect::<Result<Vec<_>>>()?;
+        if self.space == Space::Nowhere {
+            return Ok(vec![None; places.len()]);
+        }
         let places: Vec<&[u8]> = places.iter().map(AsRef::as_ref).collect();
         self.hold.get_many(&places)
     }
@@ -329,6 +356,9 @@ impl Snapshot {
 
     /// All entries, in key order if the engine has one.
     pub fn entries(&self) -> Result<Entries> {
+        if self.space != Space::Alone && self.hold.engine.ordered().is_ok() {
+            return self.iter().map(Entries::in_order);
+        }
         self.hold.core.counters.iterators.add(1);
         Entries::new(self.hold.clone(), self.space)
     }

@@ -67,7 +67,8 @@ impl Db {
         new: Option<&[u8]>,
         options: WriteOptions,
     ) -> Result<Result<(), CasMismatch>> {
-        let placed = self.place_to_write(key.as_ref())?;
+        let kind = if new.is_some() { Kind::Put } else { Kind::Delete };
+        let placed = self.place_to_write(Op { kind, key: key.as_ref(), value: &[] })?;
         self.swap(&placed, expected, new, options)
     }
 

@@ -125,7 +125,7 @@ impl Db {
         condition: Condition<'_>,
         options: WriteOptions,
     ) -> Result<bool> {
-        let placed = self.place_to_write(op.key)?;
+        let placed = self.place_to_write(op)?;
         self.write_one(Op { key: &placed, ..op }, condition, options)
     }
 

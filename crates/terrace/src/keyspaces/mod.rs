@@ -8,4 +8,5 @@ mod open;
 mod space;
 
 pub(crate) use open::{KeyspaceCounts, OpenKeyspace, Writing};
+pub use space::MAX_NUMBERED_KEY_BYTES;
 pub(crate) use space::{ESCAPE, Places, Prefix, Space, after_prefix, is_high};

@@ -101,7 +101,12 @@ pub(crate) enum Space {
     /// The default one beside others.
     Default,
     Numbered(Prefix),
+    /// One that does not exist at the moment in question: it has no keys.
+    Nowhere,
 }
+
+/// Longest key of a keyspace with a number.
+pub const MAX_NUMBERED_KEY_BYTES: usize = MAX_KEY_BYTES - MOST_BYTES;
 
 impl Space {
     /// The place of `key`.
@@ -110,11 +115,15 @@ impl Space {
     ///
     /// `InvalidArgument` for an over-long key.
     pub fn place<'k>(&self, key: &'k [u8]) -> Result<Cow<'k, [u8]>> {
-        let place = self.encode(key);
-        if place.len() > MAX_KEY_BYTES {
-            return Err(over_long(key, MAX_KEY_BYTES - (place.len() - key.len())));
+        let limit = match self {
+            Space::Numbered(_) | Space::Nowhere => MAX_NUMBERED_KEY_BYTES,
+            Space::Default if is_high(key) => MAX_KEY_BYTES - 1,
+            Space::Alone | Space::Default => MAX_KEY_BYTES,
+        };
+        if key.len() > limit {
+            return Err(Error::invalid(format!("a key of {} bytes is over the limit of {limit}", key.len())));
         }
-        Ok(place)
+        Ok(self.encode(key))
     }
 
     /// The place of a key of any length.
@@ -122,7 +131,7 @@ impl Space {
         match self {
             Space::Numbered(prefix) => Cow::Owned([prefix.as_slice(), key].concat()),
             Space::Default if is_high(key) => Cow::Owned([&[ESCAPE], key].concat()),
-            Space::Alone | Space::Default => Cow::Borrowed(key),
+            Space::Alone | Space::Default | Space::Nowhere => Cow::Borrowed(key),
         }
     }
 
@@ -132,13 +141,14 @@ impl Space {
             Space::Alone => true,
             Space::Default => !is_high(place) || place.starts_with(&BEHIND),
             Space::Numbered(prefix) => place.starts_with(prefix.as_slice()),
+            Space::Nowhere => false,
         }
     }
 
     /// Bytes before the key at `place`, which is one of this keyspace's.
     fn before(&self, place: &[u8]) -> usize {
         match self {
-            Space::Alone => 0,
+            Space::Alone | Space::Nowhere => 0,
             Space::Default => usize::from(is_high(place)),
             Space::Numbered(prefix) => prefix.as_slice().len(),
         }
@@ -167,6 +177,7 @@ impl Space {
         let upper = to.map(|key| self.encode(key).into_owned());
         match self {
             Space::Alone => ((lower, upper), None),
+            Space::Nowhere => ((Bound::Unbounded, Bound::Excluded(Vec::new())), None),
             Space::Numbered(prefix) => {
                 let first = Bound::Included(prefix.as_slice().to_vec());
                 let lower = if lower == Bound::Unbounded { first } else { lower };
@@ -198,10 +209,6 @@ pub(crate) fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let mut end = prefix[..=last].to_vec();
     end[last] += 1;
     Some(end)
-}
-
-fn over_long(key: &[u8], limit: usize) -> Error {
-    Error::invalid(format!("a key of {} bytes is over the limit of {limit}", key.len()))
 }
 
 #[cfg(test)]
@@ -249,6 +256,13 @@ mod tests {
 
     fn is_in(key: &[u8], (from, to): &Places) -> bool {
         (from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice)).contains_key(key)
+    }
+
+    #[test]
+    fn a_keyspace_that_does_not_exist_has_no_keys() {
+        let (nothing, second) = Space::Nowhere.places(Bound::Included(b"a"), Bound::Unbounded);
+        assert!(second.is_none() && !Space::Nowhere.holds(b"a"));
+        assert!(![&b""[..], b"a", b"\xff"].iter().any(|place| is_in(place, &nothing)));
     }
 
     /// Whether bounds of any order contain a key.

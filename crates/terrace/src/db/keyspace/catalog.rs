@@ -11,44 +11,34 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::ops::{Bound, Deref};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
-use terrace_base::codec::Reader;
 use terrace_base::{Error, Result};
 use terrace_table::Kind;
 
 use super::KeyspaceOptions;
+use super::records::{self, CATALOGUE, NEXT, VERSION, named};
 use crate::batch::{Op, WriteBatch};
-use crate::core::engine::{Direction, Engine};
+use crate::core::engine::Engine;
 use crate::db::{Db, Store};
 use crate::keyspaces::{ESCAPE, OpenKeyspace, Prefix, Space, Writing, is_high};
 use crate::options::WriteOptions;
 
-/// The keyspace of the catalogue.
-pub(super) const CATALOGUE: Space = Space::Numbered(Prefix::of(0));
-
-/// Keys in it: of the marker, the next number, the numbers of dropped keyspaces; what precedes a name.
-const MARKER: &[u8] = b"";
-const NEXT: &[u8] = b"i";
-const DROPPED: &[u8] = b"d";
-const NAMES: &[u8] = b"n";
-
-/// The place of the marker.
+/// The place of the marker: of no key in keyspace 0.
 const MARKER_PLACE: [u8; 2] = [ESCAPE, 0];
-
-/// The marker's value: what it is, and the version of the catalogue.
-const MAGIC: &[u8; 15] = b"terrace-spaces\0";
-const VERSION: u8 = 1;
 
 /// Longest name in bytes.
 const MOST_NAME_BYTES: usize = 255;
 
 /// Most bytes of keys and values that the first keyspace moves.
 const MOST_MOVED_BYTES: usize = 64 << 20;
+
+/// Approximate bytes of memory that a key takes beside its own and its value's.
+const ENTRY_BYTES: usize = 96;
 
 /// Where the default keyspace lies.
 const ALONE: u8 = 0;
@@ -93,17 +83,22 @@ impl Catalog {
     ///
     /// `InvalidFormat` if it is of a later version.
     pub fn open(engine: &dyn Engine, dir: &Path) -> Result<Catalog> {
-        let default = match engine.get(&MARKER_PLACE, None)?.as_deref().and_then(|v| v.strip_prefix(MAGIC)) {
-            Some([VERSION]) => BESIDE,
-            Some([version]) => {
-                return Err(Error::InvalidFormat {
-                    file: dir.to_path_buf(),
-                    found: format!("version {version} of the catalogue of keyspaces"),
-                    supported: VERSION.to_string(),
-                });
+        // Each says so alone, should damage have taken the other.
+        let places = [MARKER_PLACE.to_vec(), CATALOGUE.encode(NEXT).into_owned()];
+        let mut default = ALONE;
+        for place in places {
+            match engine.get(&place, None)?.as_deref().and_then(records::version_of) {
+                Some(VERSION) => default = BESIDE,
+                Some(version) => {
+                    return Err(Error::InvalidFormat {
+                        file: dir.to_path_buf(),
+                        found: format!("version {version} of the catalogue of keyspaces"),
+                        supported: VERSION.to_string(),
+                    });
+                }
+                None => {}
             }
-            _ => ALONE,
-        };
+        }
         let (default, moving, changing) = (AtomicU8::new(default), RwLock::new(()), Mutex::default());
         let owner = OPENINGS.fetch_add(1, Ordering::Relaxed);
         Ok(Catalog { owner, dir: dir.to_path_buf(), default, moving, changing })
@@ -157,7 +152,8 @@ impl Catalog {
         keyspaces.iter().map(|keyspace| keyspace.write()).collect()
     }
 
-    fn damaged(&self, what: &str, found: &[u8]) -> Error {
+    /// A record that is not what it should be.
+    pub(super) fn damaged(&self, what: &str, found: &[u8]) -> Error {
         Error::Corruption {
             file: self.dir.clone(),
             offset: 0,
@@ -167,132 +163,19 @@ impl Catalog {
     }
 }
 
-/// Whether a write of this key of the default keyspace would set the marker.
-fn is_marker(key: &[u8]) -> bool {
-    key == MARKER_PLACE
+/// Whether a put of this key of the default keyspace would be taken for a record of the catalogue.
+fn is_in_catalogue(key: &[u8]) -> bool {
+    key.starts_with(&MARKER_PLACE)
 }
 
-fn named(name: &str) -> Vec<u8> {
-    [NAMES, name.as_bytes()].concat()
+/// The place of the record that names a keyspace.
+pub(in crate::db) fn place_of(name: &str) -> Vec<u8> {
+    CATALOGUE.encode(&named(name)).into_owned()
 }
 
-impl Store {
-    fn record(&self, key: &[u8]) -> Result<Option<bytes::Bytes>> {
-        let found = self.engine.get(&CATALOGUE.place(key)?, None)?;
-        self.engine.intact()?;
-        Ok(found)
-    }
-
-    fn number_in(&self, key: &[u8]) -> Result<Option<u32>> {
-        let Some(found) = self.record(key)? else { return Ok(None) };
-        let number = found[..].try_into().map(u32::from_le_bytes);
-        number.map(Some).map_err(|_| self.catalog.damaged("a number of four bytes", &found))
-    }
-
-    /// The number that the next keyspace gets.
-    pub(super) fn next_number(&self) -> Result<u32> {
-        self.number_in(NEXT)?.ok_or_else(|| self.catalog.damaged("the next number", b"nothing"))
-    }
-
-    /// The numbers of dropped keyspaces of which there may still be keys.
-    pub(super) fn dropped(&self) -> Result<Vec<u32>> {
-        if self.catalog.default_space() == Space::Alone {
-            return Ok(Vec::new());
-        }
-        let Some(found) = self.record(DROPPED)? else { return Ok(Vec::new()) };
-        let (numbers, rest) = found.as_chunks::<4>();
-        match rest {
-            [] => Ok(numbers.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect()),
-            _ => Err(self.catalog.damaged("numbers of four bytes", &found)),
-        }
-    }
-
-    /// Notes in `batch` which dropped keyspaces there are.
-    pub(super) fn note_dropped(batch: &mut WriteBatch, numbers: &[u32]) -> Result<()> {
-        let value: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-        let kind = if numbers.is_empty() { Kind::Delete } else { Kind::Put };
-        batch.push(Op { kind, key: &CATALOGUE.place(DROPPED)?, value: &value });
-        Ok(())
-    }
-
-    /// The names of all keyspaces and their numbers.
-    pub(super) fn names(&self) -> Result<BTreeMap<String, u32>> {
-        let mut names = BTreeMap::new();
-        if self.catalog.default_space() == Space::Alone {
-            return Ok(names);
-        }
-        self.visit(Prefix::of(0), |key, value| {
-            let Some(name) = key.strip_prefix(NAMES) else { return Ok(true) };
-            let mut reader = Reader::new(value);
-            let name = str::from_utf8(name).ok().zip(reader.u32().filter(|_| reader.is_empty()));
-            let (name, number) = name.ok_or_else(|| self.catalog.damaged("a name and its number", key))?;
-            names.insert(name.to_owned(), number);
-            Ok(true)
-        })?;
-        Ok(names)
-    }
-
-    /// Shows `each` the keys of a keyspace with their values, in order if there is one, as long as it wants more.
-    pub(super) fn visit(
-        &self,
-        prefix: Prefix,
-        mut each: impl FnMut(&[u8], &[u8]) -> Result<bool>,
-    ) -> Result<()> {
-        let held = self.engine.hold(&self.core.snapshots);
-        let is_ordered = self.engine.ordered().is_ok();
-        let mut walk = match is_ordered {
-            true => self.engine.clone().walk(held.seq(), Direction::Forward)?,
-            false => self.engine.clone().walk_all(held.seq())?,
-        };
-        if is_ordered {
-            walk.seek(Bound::Included(prefix.as_slice()))?;
-        }
-        while let Some((place, value)) = walk.next()? {
-            match place.strip_prefix(prefix.as_slice()) {
-                Some(key) if each(key, &value)? => {}
-                None if !is_ordered => {}
-                _ => break,
-            }
-        }
-        drop(walk);
-        drop(held);
-        self.engine.released();
-        self.engine.intact()
-    }
-
-    /// The keyspaces with keys in them, as far as `is_known` does not know them, with a key of each; `None` is for
-    /// places that are no keyspace's.
-    pub(super) fn unknown(&self, is_known: impl Fn(u32) -> bool) -> Result<BTreeMap<Option<u32>, Vec<u8>>> {
-        let mut unknown = BTreeMap::new();
-        let held = self.engine.hold(&self.core.snapshots);
-        let is_ordered = self.engine.ordered().is_ok();
-        let mut walk = match is_ordered {
-            true => self.engine.clone().walk(held.seq(), Direction::Forward)?,
-            false => self.engine.clone().walk_all(held.seq())?,
-        };
-        if is_ordered {
-            walk.seek(Bound::Included(&[ESCAPE]))?;
-        }
-        while let Some((place, _)) = walk.next()? {
-            if Space::Default.holds(&place) {
-                if is_ordered {
-                    break;
-                }
-                continue;
-            }
-            let number = Prefix::number_at(&place);
-            if !number.is_some_and(&is_known) {
-                unknown.entry(number).or_insert_with(|| place.to_vec());
-            }
-            if let Some(number) = number.filter(|_| is_ordered) {
-                walk.seek(Bound::Included(&Prefix::of(number).end()))?;
-            }
-        }
-        drop(walk);
-        drop(held);
-        self.engine.released();
-        Ok(unknown)
-    }
+/// Whether such a record is that of a keyspace with this number.
+pub(in crate::db) fn is_of(record: Option<&[u8]>, number: u32) -> bool {
+    record.and_then(records::number_of) == Some(number)
 }
 
 impl Db {
@@ -321,7 +204,11 @@ impl Db {
     /// Makes keyspace `name`; returns its number. `changing` is locked.
     fn make_keyspace(&self, name: &str) -> Result<u32> {
         self.make_room_for_keyspaces()?;
-        let number = self.inner.next_number()?;
+        let mut number = self.inner.next_number()?;
+        // Damage may have taken a later next number.
+        while self.inner.engine.ordered().is_ok() && self.inner.has_keys(number)? {
+            number = number.saturating_add(1);
+        }
         let next =
             number.checked_add(1).ok_or_else(|| Error::invalid("all numbers of keyspaces were given"))?;
         self.name_keyspaces(&[(name.to_owned(), number)], next)?;
@@ -333,9 +220,14 @@ impl Db {
         let mut batch = WriteBatch::new();
         for (name, number) in named_now {
             let place = CATALOGUE.place(&named(name))?.into_owned();
-            batch.push(Op { kind: Kind::Put, key: &place, value: &number.to_le_bytes() });
+            batch.push(Op { kind: Kind::Put, key: &place, value: &records::of_numbers(&[*number]) });
         }
-        batch.push(Op { kind: Kind::Put, key: &CATALOGUE.place(NEXT)?, value: &next.to_le_bytes() });
+        batch.push(Op { kind: Kind::Put, key: &MARKER_PLACE, value: &records::of_numbers(&[]) });
+        batch.push(Op {
+            kind: Kind::Put,
+            key: &CATALOGUE.place(NEXT)?,
+            value: &records::of_numbers(&[next]),
+        });
         self.write_placed(batch, WriteOptions::default())
     }
 
@@ -356,10 +248,13 @@ impl Db {
     /// What moves the keys that begin with byte 255, and sets the marker.
     fn moved(&self) -> Result<WriteBatch> {
         let (mut bytes, mut high) = (0, Vec::new());
-        let end = Prefix::escape();
-        self.inner.visit(end, |rest, value| {
-            bytes += rest.len() + value.len();
-            high.push(([&[ESCAPE], rest].concat(), value.to_vec()));
+        self.inner.visit(Prefix::escape(), |rest, value| {
+            let key = [&[ESCAPE], rest].concat();
+            if is_in_catalogue(&key) && records::version_of(value).is_some() {
+                return Err(self.inner.catalog.damaged("a marker beside a record", &key));
+            }
+            bytes += key.len() + value.len() + ENTRY_BYTES;
+            high.push((key, value.to_vec()));
             Ok(bytes <= MOST_MOVED_BYTES)
         })?;
         if bytes > MOST_MOVED_BYTES {
@@ -375,9 +270,8 @@ impl Db {
         for (key, value) in &high {
             batch.push(Op { kind: Kind::Put, key: &Space::Default.place(key)?, value });
         }
-        let marker = [&MAGIC[..], &[VERSION]].concat();
-        batch.push(Op { kind: Kind::Put, key: &CATALOGUE.place(MARKER)?, value: &marker });
-        batch.push(Op { kind: Kind::Put, key: &CATALOGUE.place(NEXT)?, value: &1u32.to_le_bytes() });
+        batch.push(Op { kind: Kind::Put, key: &MARKER_PLACE, value: &records::of_numbers(&[]) });
+        batch.push(Op { kind: Kind::Put, key: &CATALOGUE.place(NEXT)?, value: &records::of_numbers(&[1]) });
         Ok(batch)
     }
 
@@ -412,7 +306,11 @@ impl Db {
         let store = &*self.inner;
         let _open = store.catalog.changing.lock();
         if store.catalog.default_space() == Space::Alone {
-            return Ok(Vec::new());
+            if !store.has_lost_marker()? {
+                return Ok(Vec::new());
+            }
+            let _alone = store.catalog.moving.write();
+            store.catalog.default.store(BESIDE, Ordering::Release);
         }
         let (names, dropped) = (store.names()?, store.dropped()?);
         let known = |number| number == 0 || dropped.contains(&number) || names.values().any(|n| *n == number);
@@ -432,22 +330,27 @@ impl Db {
         Ok(recovered.into_iter().map(|(name, _)| name).collect())
     }
 
-    /// The place of a key of the default keyspace that is about to be written.
+    /// The place of the key of an operation on the default keyspace.
     #[inline]
-    pub(in crate::db) fn place_to_write<'a>(&'a self, key: &'a [u8]) -> Result<Placed<'a>> {
-        if is_high(key) {
-            self.make_room_if_marker(key)?;
+    pub(in crate::db) fn place_to_write<'a>(&'a self, op: Op<'a>) -> Result<Placed<'a>> {
+        if is_high(op.key) {
+            self.make_room_for(op)?;
         }
-        self.inner.catalog.place(key)
+        self.inner.catalog.place(op.key)
     }
 
-    /// Has the default keyspace make room if `key` would be taken for the marker; returns whether it would.
-    pub(in crate::db) fn make_room_if_marker(&self, key: &[u8]) -> Result<bool> {
-        if self.inner.read_only || !is_marker(key) {
+    /// Has the default keyspace make room if `op` would be taken for a record of the catalogue; returns whether it
+    /// would.
+    pub(in crate::db) fn make_room_for(&self, op: Op<'_>) -> Result<bool> {
+        if self.inner.read_only || op.kind != Kind::Put || !is_in_catalogue(op.key) {
             return Ok(false);
         }
-        let _open = self.inner.catalog.changing.lock();
-        self.make_room_for_keyspaces().map(|()| true)
+        // Without the lock, which somebody may have who waits for what this thread holds.
+        if self.inner.catalog.default_space() == Space::Alone {
+            let _open = self.inner.catalog.changing.lock();
+            self.make_room_for_keyspaces()?;
+        }
+        Ok(true)
     }
 
     /// `batch` with every key in its place, which it stays as long as the second part of the outcome is kept.
@@ -458,7 +361,7 @@ impl Db {
         if !batch.has_high() {
             return Ok((batch, None));
         }
-        batch.ops_of_default().try_for_each(|op| self.make_room_if_marker(op.key).map(drop))?;
+        batch.ops_of_default().try_for_each(|op| self.make_room_for(op).map(drop))?;
         let stays = self.inner.catalog.stay();
         let batch = batch.into_places(self.inner.catalog.default_space())?;
         Ok((batch, Some(stays)))

@@ -3,12 +3,16 @@
 //! | file | what it owns |
 //! |---|---|
 //! | `catalog.rs` | which keyspaces there are, and whether the default one makes room for them |
+//! | `records.rs` | its records, and what lies in each keyspace |
 //! | `sweep.rs` | removing what dropped keyspaces have left |
 //!
 //! Where their keys lie is in `keyspaces`.
 
 pub(super) mod catalog;
+mod records;
 pub(super) mod sweep;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
@@ -20,7 +24,7 @@ use crate::batch::{Op, WriteBatch};
 use crate::core::condition::Condition;
 use crate::core::report::CheckReport;
 use crate::db::{CasMismatch, Db, DbIter, Entries, KeyRange, Snapshot, Store};
-use crate::keyspaces::{OpenKeyspace, Space};
+use crate::keyspaces::{MAX_NUMBERED_KEY_BYTES, OpenKeyspace, Space};
 use crate::options::WriteOptions;
 
 /// Options of opening a keyspace.
@@ -66,7 +70,7 @@ pub struct KeyspaceStats {
 /// stays open as long as there is one.
 ///
 /// What the database promises of its keys it promises of those of all keyspaces together: a [`WriteBatch`], a
-/// [`Snapshot`] and a [`Transaction`](crate::Transaction) may be about several. A key has at most 65,529 bytes.
+/// [`Snapshot`] and a [`Transaction`](crate::Transaction) may be about several.
 ///
 /// ```
 /// # fn main() -> terrace::Result<()> {
@@ -146,6 +150,15 @@ impl Db {
         Ok(())
     }
 
+    /// Removes now what dropped keyspaces have left, instead of in the background.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`delete`](Self::delete).
+    pub fn sweep_keyspaces(&self) -> Result<()> {
+        self.inner.sweep_all()
+    }
+
     /// Gives every keyspace that has keys and has lost its name a new one, and returns these names. There is one only
     /// after damage: [`check`](Self::check) tells of it.
     pub fn recover_keyspaces(&self) -> Result<Vec<String>> {
@@ -154,6 +167,9 @@ impl Db {
 }
 
 impl Keyspace {
+    /// Longest key in bytes.
+    pub const MAX_KEY_BYTES: usize = MAX_NUMBERED_KEY_BYTES;
+
     /// Its name.
     pub fn name(&self) -> &str {
         &self.open.name
@@ -189,27 +205,27 @@ impl Keyspace {
     ///
     /// As of [`Db::get`]; `NoKeyspace` if the keyspace was dropped, here and everywhere below.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
-        self.read(1)?;
-        self.db.inner.get(&self.space().place(key.as_ref())?)
+        let found = self.db.inner.get(&self.space().place(key.as_ref())?);
+        self.has_read(found, 1)
     }
 
     /// What `f` makes of the value of `key`: see [`Db::get_with`].
     pub fn get_with<T>(&self, key: impl AsRef<[u8]>, f: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
-        self.read(1)?;
-        self.db.inner.get_with(&self.space().place(key.as_ref())?, f)
+        let found = self.db.inner.get_with(&self.space().place(key.as_ref())?, f);
+        self.has_read(found, 1)
     }
 
     /// Whether `key` exists: see [`Db::contains_key`].
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        self.read(1)?;
-        self.db.inner.contains(&self.space().place(key.as_ref())?)
+        let found = self.db.inner.contains(&self.space().place(key.as_ref())?);
+        self.has_read(found, 1)
     }
 
     /// The values of `keys`: see [`Db::multi_get`].
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Bytes>>> {
         let keys: Vec<K> = keys.into_iter().collect();
-        self.read(keys.len())?;
-        self.snapshot()?.multi_get(keys)
+        let found = self.snapshot()?.multi_get(&keys);
+        self.has_read(found, keys.len())
     }
 
     /// All entries, in key order.
@@ -307,10 +323,11 @@ impl Keyspace {
         self.db.inner.engine.compact(from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice))
     }
 
-    fn read(&self, keys: usize) -> Result<()> {
+    /// What was read, unless the keyspace was dropped meanwhile: its keys may be gone.
+    fn has_read<T>(&self, found: Result<T>, keys: usize) -> Result<T> {
         self.open.check_exists()?;
         self.open.counts.gets.add(keys as u64);
-        Ok(())
+        found
     }
 
     fn swap(
@@ -368,6 +385,10 @@ impl Store {
     /// Checks the catalogue, and that every key is some keyspace's. `changing` is locked.
     pub(super) fn check_keyspaces(&self, report: &mut CheckReport) -> Result<()> {
         if self.catalog.default_space() == Space::Alone {
+            if report.note(self.has_lost_marker())?.unwrap_or_default() {
+                let what = "keyspaces have names and the database has no marker of them";
+                report.problems.push(format!("{what}; recover_keyspaces sets it"));
+            }
             return Ok(());
         }
         let read = || Ok((self.names()?, self.dropped()?, self.next_number()?));

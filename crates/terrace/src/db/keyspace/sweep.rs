@@ -1,15 +1,15 @@
 //! Removing the keys of dropped keyspaces, in steps, beside everything else.
 //!
 //! 1. A step belongs to an open database: closing waits for the one that runs, and no other begins.
-//! 2. A number stays noted until a step has found no key of its keyspace. So an opening goes on where a process
-//!    was killed.
-//! 3. Where threads do background work, steps are jobs of theirs; where whoever waits does it, whoever drops a keyspace
-//!    or opens the database does all steps.
+//! 2. A number stays noted until all keys of its keyspace are gone. So an opening goes on where a process was killed.
+//! 3. Where threads do background work, steps are jobs of theirs, one after the other. Where the waiting thread does it,
+//!    the one that drops a keyspace or opens the database does all steps.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use terrace_base::{ErrorKind, Result};
+use terrace_base::{Error, ErrorKind, Result};
 use terrace_table::Kind;
 
 use crate::batch::{Op, WriteBatch};
@@ -22,32 +22,46 @@ const KEYS: usize = 256;
 /// The same for an engine that has to look through all keys to find them.
 const KEYS_WITHOUT_ORDER: usize = 16 << 10;
 
-/// Steps of a database; locked by the one that runs.
+/// Steps of a database.
 #[derive(Debug, Default)]
 pub(in crate::db) struct Sweeps {
-    closed: Mutex<bool>,
+    /// Locked by the step that runs.
+    state: Mutex<State>,
+    /// Whether there are jobs.
+    running: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    closed: bool,
+    /// The number of the keyspace whose keys are being removed, and the place up to which they are.
+    done: Option<(u32, Vec<u8>)>,
 }
 
 impl Sweeps {
     /// Lets no further step begin, and waits for the one that runs.
     pub fn close(&self) {
-        *self.closed.lock() = true;
+        self.state.lock().closed = true;
     }
 }
 
-/// Begins to remove what dropped keyspaces have left, if there is something.
-pub(in crate::db) fn resume(store: &Arc<Store>) -> Result<()> {
-    if !store.read_only && !store.dropped()?.is_empty() {
-        start(store);
+/// Begins to remove what dropped keyspaces have left, if there is something. If that cannot be told, it stays.
+pub(in crate::db) fn resume(store: &Arc<Store>) {
+    match store.dropped() {
+        Ok(dropped) if dropped.is_empty() || store.read_only => {}
+        Ok(_) => start(store),
+        Err(error) => tracing::warn!(%error, "what dropped keyspaces have left stays"),
     }
-    Ok(())
 }
 
 pub(super) fn start(store: &Arc<Store>) {
-    if store.core.env.executor.runs_beside() {
-        return spawn(store);
+    if !store.core.env.executor.runs_beside() {
+        if let Err(error) = store.sweep_all() {
+            tracing::warn!(%error, "what a dropped keyspace has left stays until the next opening");
+        }
+    } else if !store.sweeps.running.swap(true, Ordering::AcqRel) {
+        spawn(store);
     }
-    while step(store) {}
 }
 
 fn spawn(store: &Arc<Store>) {
@@ -56,44 +70,60 @@ fn spawn(store: &Arc<Store>) {
 }
 
 fn run(sweeps: &Sweeps, store: Weak<Store>) {
-    let closed = sweeps.closed.lock();
-    if *closed {
-        return;
-    }
+    let mut state = sweeps.state.lock();
     // Given back before the lock is: a closer goes on to what it frees.
-    let Some(store) = store.upgrade() else { return };
-    if step(&store) {
+    let Some(store) = store.upgrade().filter(|_| !state.closed) else { return };
+    match store.sweep(&mut state) {
+        Ok(true) => return spawn(&store),
+        Ok(false) => {}
+        Err(error) if error.kind() == ErrorKind::Closed => {}
+        Err(error) => {
+            tracing::warn!(%error, "what a dropped keyspace has left stays until the next opening");
+            return sweeps.running.store(false, Ordering::Release);
+        }
+    }
+    sweeps.running.store(false, Ordering::Release);
+    // One that was dropped since has met jobs that were about to end.
+    if store.dropped().is_ok_and(|dropped| !dropped.is_empty())
+        && !sweeps.running.swap(true, Ordering::AcqRel)
+    {
         spawn(&store);
     }
 }
 
-/// Removes some keys; returns whether there may be more to do.
-fn step(store: &Store) -> bool {
-    match store.sweep() {
-        Ok(more) => more,
-        Err(error) => {
-            if error.kind() != ErrorKind::Closed {
-                tracing::warn!(%error, "what a dropped keyspace has left stays until the next opening");
+impl Store {
+    /// Takes all steps on this thread.
+    pub(super) fn sweep_all(&self) -> Result<()> {
+        loop {
+            let mut state = self.sweeps.state.lock();
+            if state.closed {
+                return Err(Error::Closed);
             }
-            false
+            if !self.sweep(&mut state)? {
+                return Ok(());
+            }
         }
     }
-}
 
-impl Store {
-    fn sweep(&self) -> Result<bool> {
+    /// Removes some keys; returns whether there may be more to do.
+    fn sweep(&self, state: &mut State) -> Result<bool> {
         let Some(number) = self.dropped()?.first().copied() else { return Ok(false) };
         let prefix = Prefix::of(number);
+        // Tombstones of earlier steps are not passed again: nothing comes into a dropped keyspace.
+        let done = state.done.take().filter(|(other, _)| *other == number);
+        let from = done.map_or_else(|| prefix.as_slice().to_vec(), |(_, place)| place);
         let most = if self.engine.ordered().is_ok() { KEYS } else { KEYS_WITHOUT_ORDER };
         let mut places = Vec::new();
-        self.visit(prefix, |key, _| {
+        self.visit_from(prefix, &from, |key, _| {
             places.push([prefix.as_slice(), key].concat());
             Ok(places.len() < most)
         })?;
-        if places.is_empty() {
-            self.forget_dropped(number)?;
-        }
         self.remove(&places)?;
+        if places.len() < most {
+            self.forget_dropped(number)?;
+        } else if self.engine.ordered().is_ok() {
+            state.done = places.pop().map(|last| (number, last));
+        }
         Ok(true)
     }
 

@@ -115,10 +115,10 @@ impl Db {
         let (mut attempt, mut turn) = (1, None);
         loop {
             let transaction = self.transaction_with(options);
-            let value = work(&transaction)?;
-            match transaction.commit() {
+            let outcome = work(&transaction).and_then(|value| transaction.commit().map(|()| value));
+            match outcome {
                 Err(e) if e.kind() == ErrorKind::Conflict && attempt < options.attempts => {}
-                outcome => return outcome.map(|()| value),
+                outcome => return outcome,
             }
             if turn.is_none() {
                 // Who has it does not wait for anybody, so a turn that does not come is no deadlock.

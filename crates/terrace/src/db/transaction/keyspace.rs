@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use terrace_base::Result;
+use terrace_base::{Error, Result};
 
 use super::{Transaction, TransactionIter};
 use crate::db::keyspace::Keyspace;
@@ -40,10 +40,22 @@ impl Transaction {
     ///
     /// # Errors
     ///
-    /// `InvalidArgument` if the keyspace is another database's.
+    /// `InvalidArgument` if the keyspace is another database's; `NoKeyspace` if it was dropped; `Conflict` if the
+    /// transaction began when the database had no keyspace yet. The commit fails with `NoKeyspace` if the keyspace is
+    /// dropped before it, even if it was only read.
     pub fn keyspace(&self, keyspace: &Keyspace) -> Result<TransactionKeyspace<'_>> {
-        keyspace.open().check_is_of(self.snapshot.hold().owner())?;
-        Ok(TransactionKeyspace { transaction: self, keyspace: keyspace.open().clone() })
+        let keyspace = keyspace.open().clone();
+        keyspace.check_is_of(self.snapshot.hold().owner())?;
+        keyspace.check_exists()?;
+        if self.snapshot.space() == Space::Alone {
+            // There was none when the transaction began.
+            return Err(Error::Conflict { key: Vec::new() });
+        }
+        let keyspaces = &mut self.state.lock().keyspaces;
+        if !keyspaces.iter().any(|other| Arc::ptr_eq(other, &keyspace)) {
+            keyspaces.push(keyspace.clone());
+        }
+        Ok(TransactionKeyspace { transaction: self, keyspace })
     }
 }
 
@@ -67,8 +79,7 @@ impl<'tx> TransactionKeyspace<'tx> {
         self.transaction.get_many_in(self.space(), keys)
     }
 
-    /// Sets `key` to `value`: see [`Transaction::put`]. The commit fails with `NoKeyspace` if the keyspace is dropped
-    /// before it.
+    /// Sets `key` to `value`: see [`Transaction::put`].
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.write(key.as_ref(), Some(value.as_ref()))
     }
@@ -95,11 +106,6 @@ impl<'tx> TransactionKeyspace<'tx> {
     }
 
     fn write(&self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
-        self.transaction.write(&self.space().place(key)?, value)?;
-        let keyspaces = &mut self.transaction.state.lock().keyspaces;
-        if !keyspaces.iter().any(|other| Arc::ptr_eq(other, &self.keyspace)) {
-            keyspaces.push(self.keyspace.clone());
-        }
-        Ok(())
+        self.transaction.write(&self.space().place(key)?, value)
     }
 }

@@ -33,10 +33,11 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
+use terrace_table::Kind;
 
 use self::reads::{Reads, Seen};
 use self::writes::Writes;
-use crate::batch::MAX_VALUE_BYTES;
+use crate::batch::{MAX_VALUE_BYTES, Op};
 use crate::db::range::KeyRange;
 use crate::db::read::Snapshot;
 use crate::db::{Db, Inner};
@@ -123,7 +124,7 @@ pub struct Transaction {
 struct State {
     writes: Writes,
     reads: Reads,
-    /// The keyspaces that were written to, but for the default one.
+    /// The keyspaces that are part of it, but for the default one.
     keyspaces: Vec<Arc<OpenKeyspace>>,
 }
 
@@ -309,17 +310,17 @@ impl Transaction {
 
     fn write_default(&self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         let space = self.snapshot.space();
-        if space == Space::Alone && is_high(key) {
-            self.make_room_if_marker(key)?;
+        if space == Space::Alone && is_high(key) && value.is_some() {
+            self.make_room_for(key)?;
         }
         self.write(&space.place(key)?, value)
     }
 
-    /// Has the database make room for keyspaces if a key of it would be taken for the marker that it has. The transaction
-    /// is of before that, and begun anew.
-    fn make_room_if_marker(&self, key: &[u8]) -> Result<()> {
+    /// Has the database make room for keyspaces if a put of `key` would be taken for a record of theirs. The
+    /// transaction is of before that, and begun anew.
+    fn make_room_for(&self, key: &[u8]) -> Result<()> {
         let db = Db { inner: self.db.upgrade().ok_or(Error::Closed)? };
-        match db.make_room_if_marker(key)? {
+        match db.make_room_for(Op { kind: Kind::Put, key, value: &[] })? {
             true => Err(Error::Conflict { key: key.to_vec() }),
             false => Ok(()),
         }

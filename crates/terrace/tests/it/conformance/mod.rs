@@ -12,6 +12,7 @@ mod errors;
 mod files;
 mod hard;
 mod histories;
+mod keyspace_model;
 mod keyspaces;
 mod model;
 mod ops;
@@ -53,9 +54,10 @@ macro_rules! conformance {
                 histories::{one_order_explains_what_threads_are_told},
                 model::{random_operations_match_a_map, random_operations_match_under_threads,
                     the_same_operations_give_the_same_everywhere},
+                keyspace_model::{keyspaces_match_maps},
                 keyspaces::{keyspaces_have_keys_of_their_own, a_marker_is_nobodys_key,
-                    what_is_dropped_is_gone_at_once, strangers_are_refused, keyspaces_match_maps,
-                    keyspaces_come_and_go_under_threads},
+                    what_is_dropped_is_gone_at_once, strangers_are_refused,
+                    keyspaces_come_and_go_under_threads, failed_steps_are_tried_again},
                 queues::{walks_over_what_was_taken_match_a_map, queues_lose_nothing_under_threads},
                 reads::{many_keys_are_read_as_each_alone, a_value_is_shown_where_it_lies,
                     a_failed_read_fails_the_call, many_keys_read_are_checked_at_the_commit},

@@ -1,0 +1,205 @@
+//! The records of the catalogue, and what lies in each keyspace, read from the engine.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use bytes::Bytes;
+use terrace_base::Result;
+use terrace_table::Kind;
+
+use crate::batch::{Op, WriteBatch};
+use crate::core::engine::{Direction, EngineIter};
+use crate::db::Store;
+use crate::keyspaces::{ESCAPE, Prefix, Space};
+
+/// The keyspace of the catalogue.
+pub(super) const CATALOGUE: Space = Space::Numbered(Prefix::of(0));
+
+/// Keys in it: of the next number, the numbers of dropped keyspaces; what precedes a name.
+pub(super) const NEXT: &[u8] = b"i";
+const DROPPED: &[u8] = b"d";
+const NAMES: &[u8] = b"n";
+
+/// What the value of each begins with: what it is, and the version of the catalogue.
+const MAGIC: &[u8; 15] = b"terrace-spaces\0";
+pub(super) const VERSION: u8 = 1;
+
+/// The version of the catalogue that a record is of; `None` if it is of none.
+pub(super) fn version_of(value: &[u8]) -> Option<u8> {
+    value.strip_prefix(MAGIC)?.first().copied()
+}
+
+/// A record with these numbers.
+pub(super) fn of_numbers(numbers: &[u32]) -> Vec<u8> {
+    let numbers = numbers.iter().flat_map(|number| number.to_le_bytes());
+    MAGIC.iter().copied().chain([VERSION]).chain(numbers).collect()
+}
+
+/// The numbers in a record; `None` if it is damaged.
+fn numbers_of(value: &[u8]) -> Option<Vec<u32>> {
+    let rest = value.strip_prefix(MAGIC)?.strip_prefix(&[VERSION])?;
+    let (numbers, rest) = rest.as_chunks::<4>();
+    rest.is_empty().then(|| numbers.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect())
+}
+
+/// The one number in a record.
+pub(super) fn number_of(value: &[u8]) -> Option<u32> {
+    match numbers_of(value)?[..] {
+        [number] => Some(number),
+        _ => None,
+    }
+}
+
+/// The key of a name.
+pub(super) fn named(name: &str) -> Vec<u8> {
+    [NAMES, name.as_bytes()].concat()
+}
+
+impl Store {
+    fn record(&self, key: &[u8]) -> Result<Option<Bytes>> {
+        let found = self.engine.get(&CATALOGUE.place(key)?, None)?;
+        self.engine.intact()?;
+        Ok(found)
+    }
+
+    /// The number in the record `key`.
+    pub(super) fn number_in(&self, key: &[u8]) -> Result<Option<u32>> {
+        let Some(found) = self.record(key)? else { return Ok(None) };
+        number_of(&found).map(Some).ok_or_else(|| self.catalog.damaged("a record with a number", &found))
+    }
+
+    /// The number that the next keyspace gets.
+    pub(super) fn next_number(&self) -> Result<u32> {
+        self.number_in(NEXT)?.ok_or_else(|| self.catalog.damaged("the next number", b"nothing"))
+    }
+
+    /// The numbers of dropped keyspaces of which there may still be keys.
+    pub(super) fn dropped(&self) -> Result<Vec<u32>> {
+        if self.catalog.default_space() == Space::Alone {
+            return Ok(Vec::new());
+        }
+        let Some(found) = self.record(DROPPED)? else { return Ok(Vec::new()) };
+        numbers_of(&found).ok_or_else(|| self.catalog.damaged("a record with numbers", &found))
+    }
+
+    /// Notes in `batch` which dropped keyspaces there are.
+    pub(super) fn note_dropped(batch: &mut WriteBatch, numbers: &[u32]) -> Result<()> {
+        let value = of_numbers(numbers);
+        let kind = if numbers.is_empty() { Kind::Delete } else { Kind::Put };
+        batch.push(Op { kind, key: &CATALOGUE.place(DROPPED)?, value: &value });
+        Ok(())
+    }
+
+    /// The names of all keyspaces and their numbers.
+    pub(super) fn names(&self) -> Result<BTreeMap<String, u32>> {
+        let mut names = BTreeMap::new();
+        if self.catalog.default_space() == Space::Alone {
+            return Ok(names);
+        }
+        self.visit(Prefix::of(0), |key, value| {
+            let Some(name) = key.strip_prefix(NAMES) else { return Ok(true) };
+            let name = str::from_utf8(name).ok().zip(number_of(value));
+            let (name, number) = name.ok_or_else(|| self.catalog.damaged("a name and its number", key))?;
+            names.insert(name.to_owned(), number);
+            Ok(true)
+        })?;
+        Ok(names)
+    }
+
+    /// Shows `each` the keys of a keyspace with their values, in order if there is one, as long as it wants more.
+    pub(super) fn visit(&self, prefix: Prefix, each: impl FnMut(&[u8], &[u8]) -> Result<bool>) -> Result<()> {
+        self.visit_from(prefix, prefix.as_slice(), each)
+    }
+
+    /// [`visit`](Self::visit), from a place on if there is an order.
+    pub(super) fn visit_from(
+        &self,
+        prefix: Prefix,
+        from: &[u8],
+        mut each: impl FnMut(&[u8], &[u8]) -> Result<bool>,
+    ) -> Result<()> {
+        let is_ordered = self.engine.ordered().is_ok();
+        self.walk_from(from, |walk| {
+            while let Some((place, value)) = walk.next()? {
+                match place.strip_prefix(prefix.as_slice()) {
+                    Some(key) if each(key, &value)? => {}
+                    None if !is_ordered => {}
+                    _ => break,
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// Whether there is a key in the keyspace with this number.
+    pub(super) fn has_keys(&self, number: u32) -> Result<bool> {
+        let mut found = false;
+        self.visit(Prefix::of(number), |_, _| {
+            found = true;
+            Ok(false)
+        })?;
+        Ok(found)
+    }
+
+    /// Whether there are records of the catalogue. There is a marker beside them, unless damage has taken it.
+    pub(super) fn has_lost_marker(&self) -> Result<bool> {
+        let mut found = false;
+        self.visit(Prefix::of(0), |_, value| {
+            found = found || version_of(value).is_some();
+            Ok(!found)
+        })?;
+        Ok(found)
+    }
+
+    /// The keyspaces with keys in them, as far as `is_known` does not know them, with a key of each; `None` is for
+    /// places that are no keyspace's.
+    pub(super) fn unknown(&self, is_known: impl Fn(u32) -> bool) -> Result<BTreeMap<Option<u32>, Vec<u8>>> {
+        let mut unknown = BTreeMap::new();
+        let is_ordered = self.engine.ordered().is_ok();
+        self.walk_from(&[ESCAPE], |walk| {
+            while let Some((place, _)) = walk.next()? {
+                match Prefix::number_at(&place) {
+                    number if !Space::Default.holds(&place) => {
+                        if !number.is_some_and(&is_known) {
+                            unknown.entry(number).or_insert_with(|| place.to_vec());
+                        }
+                        if let Some(number) = number.filter(|_| is_ordered) {
+                            walk.seek(Bound::Included(&Prefix::of(number).end()))?;
+                        }
+                    }
+                    _ if is_ordered => break,
+                    _ => {}
+                }
+            }
+            Ok(())
+        })?;
+        Ok(unknown)
+    }
+
+    /// Has `look` walk over the keys as of now, from `place` on if the engine has an order of keys.
+    fn walk_from(&self, place: &[u8], look: impl FnOnce(&mut dyn EngineIter) -> Result<()>) -> Result<()> {
+        let failed_maps = self.core.table_reader.maps().failures();
+        let held = self.engine.hold(&self.core.snapshots);
+        let outcome = self.walk_at(held.seq(), place, look);
+        drop(held);
+        self.engine.released();
+        self.engine.intact()?;
+        self.core.table_reader.intact_since(failed_maps, &self.core.dir)?;
+        outcome
+    }
+
+    fn walk_at(
+        &self,
+        at: u64,
+        place: &[u8],
+        look: impl FnOnce(&mut dyn EngineIter) -> Result<()>,
+    ) -> Result<()> {
+        let engine = self.engine.clone();
+        if engine.ordered().is_err() {
+            return look(&mut *engine.walk_all(at)?);
+        }
+        let mut walk = engine.walk(at, Direction::Forward)?;
+        walk.seek(Bound::Included(place))?;
+        look(&mut *walk)
+    }
+}

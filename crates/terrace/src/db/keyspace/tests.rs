@@ -1,0 +1,100 @@
+//! A catalogue that has lost records, which only damage below the database can do.
+
+use terrace_base::ErrorKind;
+use terrace_table::Kind;
+
+use super::records::{CATALOGUE, NEXT, named};
+use crate::batch::{Op, WriteBatch};
+use crate::options::{EngineKind, Options, WriteOptions};
+use crate::{Db, KeyspaceOptions};
+
+fn open(dir: &tempfile::TempDir, engine: EngineKind) -> Db {
+    Db::open(dir.path(), Options { engine, ..Options::default() }).unwrap()
+}
+
+/// Takes records of the catalogue away.
+fn lose(db: &Db, keys: &[&[u8]]) {
+    let mut batch = WriteBatch::new();
+    for key in keys {
+        batch.push(Op { kind: Kind::Delete, key: &CATALOGUE.place(key).unwrap(), value: &[] });
+    }
+    db.write_placed(batch, WriteOptions::default()).unwrap();
+}
+
+/// Two keyspaces with a record each, one of the default one that begins with byte 255, and what is lost of the
+/// catalogue; opened again.
+fn damaged(engine: EngineKind, lost: &[&[u8]]) -> (tempfile::TempDir, Db) {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir, engine);
+    db.put([0xff, 9], "high").unwrap();
+    for name in ["one", "other"] {
+        db.keyspace(name).unwrap().put("name", name).unwrap();
+    }
+    lose(&db, lost);
+    db.close().unwrap();
+    drop(db);
+    let db = open(&dir, engine);
+    (dir, db)
+}
+
+fn check(db: &Db) -> Vec<String> {
+    db.check().unwrap().problems
+}
+
+#[test]
+fn a_keyspace_that_has_lost_its_name_gets_another() {
+    for engine in [EngineKind::Lsm, EngineKind::Slm, EngineKind::Turbo] {
+        let (_dir, db) = damaged(engine, &[&named("one")]);
+        assert_eq!(check(&db), ["keyspace 1 has keys and no name; recover_keyspaces gives it one"]);
+        assert_eq!(db.recover_keyspaces().unwrap(), ["recovered-1"]);
+        assert_eq!(check(&db), Vec::<String>::new());
+        let found = db.keyspace("recovered-1").unwrap().get("name").unwrap();
+        assert_eq!(found.as_deref(), Some(&b"one"[..]));
+        assert_eq!(db.keyspaces().unwrap(), ["other", "recovered-1"]);
+        assert_eq!(db.get([0xff, 9]).unwrap().as_deref(), Some(&b"high"[..]));
+    }
+}
+
+/// The first keyspace moved all keys of the lost ones, which were gone for good.
+#[test]
+fn a_lost_marker_is_told_and_set_again() {
+    for engine in [EngineKind::Lsm, EngineKind::Turbo] {
+        let (_dir, db) = damaged(engine, &[b"", NEXT]);
+        assert_eq!(check(&db).len(), 1, "{:?}", check(&db));
+        assert_eq!(db.keyspace("new").unwrap_err().kind(), ErrorKind::Corruption);
+        assert_eq!(db.recover_keyspaces().unwrap(), Vec::<String>::new());
+        assert_eq!(check(&db), Vec::<String>::new());
+        assert_eq!(db.keyspaces().unwrap(), ["one", "other"]);
+        assert_eq!(db.get([0xff, 9]).unwrap().as_deref(), Some(&b"high"[..]));
+        assert!(db.keyspace("new").unwrap().get("name").unwrap().is_none());
+    }
+}
+
+#[test]
+fn one_of_two_records_says_that_there_are_keyspaces() {
+    for lost in [&b""[..], NEXT] {
+        let (_dir, db) = damaged(EngineKind::Lsm, &[lost]);
+        assert_eq!(db.get([0xff, 9]).unwrap().as_deref(), Some(&b"high"[..]));
+        let existing = KeyspaceOptions { create_if_missing: false };
+        assert!(db.keyspace_with("one", existing).unwrap().get("name").unwrap().is_some());
+        db.recover_keyspaces().unwrap();
+        assert!(db.keyspace("new").unwrap().get("name").unwrap().is_none());
+        assert_eq!(check(&db), Vec::<String>::new());
+    }
+}
+
+#[test]
+fn a_later_version_is_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir, EngineKind::Lsm);
+    db.keyspace("one").unwrap();
+    let mut batch = WriteBatch::new();
+    let later = b"terrace-spaces\0\x02";
+    batch.push(Op { kind: Kind::Put, key: &CATALOGUE.place(b"").unwrap(), value: later });
+    db.write_placed(batch, WriteOptions::default()).unwrap();
+    drop(db);
+    let options = Options { engine: EngineKind::Lsm, ..Options::default() };
+    let refused = Db::open(dir.path(), options).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidFormat);
+    assert!(refused.to_string().contains("version 2 of the catalogue of keyspaces"), "{refused}");
+}
