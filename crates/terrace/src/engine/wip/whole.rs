@@ -53,7 +53,7 @@ impl Wip {
     /// Merges all tables of `bucket` into one sorted list on its last level, and splits it if it is too large for one.
     pub(super) fn merge_whole(&self, bucket: &Arc<Bucket>, patience: Patience) -> Result<Ended> {
         let most = self.core.options.wip.split_into;
-        let splitters = splitters(&[samples(bucket)?], most, &bucket.lower);
+        let splitters = splitters(&sample(bucket)?, most, &bucket.lower);
         let Some((whole, kept)) = self.claim_whole(bucket, splitters) else { return Ok(Ended::NotBegun) };
         let cuts = bucket.cuts.lock().clone();
         let (stay, inputs): (Vec<Placed>, Vec<Placed>) =
@@ -161,7 +161,7 @@ fn keeping_tombstones(table: Written) -> Written {
 }
 
 /// Sample keys from the tables of `bucket`, ascending: as many from each table as its share of all bytes.
-fn samples(bucket: &Bucket) -> Result<Vec<Vec<u8>>> {
+fn sample(bucket: &Bucket) -> Result<Vec<Vec<u8>>> {
     let readable = bucket.readable.load();
     let total: u64 = readable.tables.iter().map(|table| table.run.meta().file_bytes).sum();
     let mut keys = Vec::new();
