@@ -13,6 +13,7 @@ mod kind;
 pub mod prefetch;
 pub mod prefix;
 pub mod rng;
+pub mod size;
 
 pub use error::{Error, ErrorKind, Result};
 pub use kind::Kind;

@@ -55,6 +55,7 @@ pub enum Command {
     Delete(command::point::Delete),
     Scan(command::scan::Scan),
     Stat(command::stat::Stat),
+    Options(command::options::ListOptions),
     Check(command::check::Check),
     Repair(command::check::Repair),
     Dump(command::dump::Dump),
@@ -82,7 +83,7 @@ impl Command {
             Command::Repair(c) => Some(&c.dir),
             Command::Bench(c) => Some(&c.dir),
             Command::WriteForever(c) => Some(&c.dir),
-            Command::Dump(_) | Command::Completions(_) | Command::Manual(_) => None,
+            Command::Options(_) | Command::Dump(_) | Command::Completions(_) | Command::Manual(_) => None,
         }
     }
 }

@@ -5,7 +5,7 @@
 //! | [`args`] | the command line: its commands, and how they are explained |
 //! | [`command`] | a module per command: its arguments and what it does |
 //! | [`open`], [`made`] | the flags that say how to open a database; one that is made and goes again |
-//! | [`escape`], [`size`], [`records`] | bytes as text and back; nothing here knows of a database |
+//! | [`escape`], [`records`] | bytes as text and back; nothing here knows of a database |
 //! | [`failure`] | exit codes, messages and hints |
 //! | [`interrupt`], [`progress`] | signals that end a command; the bar on standard error |
 //! | [`text`] | the records that the tour imports |
@@ -27,7 +27,6 @@ pub mod made;
 pub mod open;
 pub mod progress;
 pub mod records;
-pub mod size;
 pub mod text;
 
 /// Runs the command line of this process.
@@ -53,6 +52,7 @@ fn run(cli: &Cli, out: &mut dyn Write) -> CommandResult {
         Command::Delete(c) => c.run(),
         Command::Scan(c) => c.run(out),
         Command::Stat(c) => c.run(out),
+        Command::Options(c) => c.run(out),
         Command::Check(c) => c.run(out),
         Command::Repair(c) => c.run(out),
         Command::Dump(c) => c.run(out),

@@ -37,8 +37,8 @@ pub use engine::{InSlots, SlotsFile};
 pub use env::{Env, PmSpace};
 pub use options::{
     BucketMemtableKind, BufferPlace, Compression, EngineKind, LabOptions, LabTrees, ListDesign, LogPlace,
-    LsmOptions, Options, PoolChoice, SlmOptions, SplitOptions, SptreeOptions, TableReads, TieringKind,
-    TlsmOptions, TurboOptions, WipOptions, WriteOptions,
+    LsmOptions, OptionInfo, Options, PoolChoice, SlmOptions, SplitOptions, SptreeOptions, TableReads,
+    TieringKind, TlsmOptions, TurboOptions, WipOptions, WriteOptions,
 };
 pub use repair::{RepairOptions, Whose};
 pub use stats::{

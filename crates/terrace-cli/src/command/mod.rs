@@ -7,6 +7,7 @@ pub mod dump;
 pub mod export;
 pub mod import;
 pub mod man;
+pub mod options;
 pub mod point;
 pub mod scan;
 pub mod stat;

@@ -12,7 +12,7 @@ use terrace_bench::report::{grouped, nanos};
 
 use crate::failure::CommandResult;
 use crate::open::{Intent, OpenArgs};
-use crate::size::human;
+use terrace_base::size::human;
 
 /// Shows the contents of DRAM, persistent memory and SSD, their cost, and the effect of a power cut.
 ///
