@@ -14,6 +14,7 @@ pub mod prefetch;
 pub mod prefix;
 pub mod rng;
 pub mod size;
+pub mod trail;
 
 pub use error::{Error, ErrorKind, Result};
 pub use kind::Kind;

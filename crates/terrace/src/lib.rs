@@ -30,8 +30,8 @@ pub use batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, WriteBatch};
 pub use bytes::Bytes;
 pub use core::report::{CheckReport, RepairReport};
 pub use db::{
-    CasMismatch, Db, DbIter, Entries, Isolation, KeyRange, Savepoint, Snapshot, Transaction, TransactionIter,
-    TransactionOptions, lock_path,
+    CasMismatch, Db, DbIter, Entries, Explanation, Isolation, KeyRange, Savepoint, Snapshot, Transaction,
+    TransactionIter, TransactionOptions, lock_path,
 };
 pub use engine::{InSlots, SlotsFile};
 pub use env::{Env, PmSpace};
@@ -45,6 +45,7 @@ pub use stats::{
     BucketStats, COUNTED_LEVELS, Counts, DramStats, HintStats, ListStats, PmFloor, SplitStats, SsdStats,
     Stats, ValueStats,
 };
+pub use terrace_base::trail::{BlockFrom, Touch};
 pub use terrace_base::{Error, ErrorKind, Result};
 pub use terrace_pmem::Profile;
 

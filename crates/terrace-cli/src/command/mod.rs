@@ -4,6 +4,7 @@ pub mod bench;
 pub mod check;
 pub mod completions;
 pub mod dump;
+pub mod explain;
 pub mod export;
 pub mod import;
 pub mod man;

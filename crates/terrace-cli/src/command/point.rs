@@ -57,7 +57,7 @@ fn shown(bytes: &[u8], hex: bool) -> String {
     if hex { escape::hex(bytes) } else { escape::escaped(bytes) }
 }
 
-fn not_found(db: &Db, key: &[u8]) -> Failure {
+pub(super) fn not_found(db: &Db, key: &[u8]) -> Failure {
     let hint = match db.iter() {
         Err(Error::Unsupported { .. }) => "`terrace export DIR` shows all keys",
         _ => "`terrace scan DIR --from KEY --limit 10` shows the keys from there on",

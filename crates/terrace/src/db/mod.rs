@@ -1,6 +1,7 @@
 //! The database: everything that users call.
 
 mod commit;
+mod explain;
 mod iter;
 mod range;
 mod read;
@@ -35,6 +36,7 @@ use crate::repair::{self, RepairOptions};
 use crate::scratch;
 use crate::stats::Stats;
 
+pub use explain::Explanation;
 pub use iter::{DbIter, Entries};
 pub use range::KeyRange;
 pub use read::Snapshot;

@@ -53,7 +53,7 @@ macro_rules! conformance {
                 histories::{one_order_explains_what_threads_are_told},
                 model::{random_operations_match_a_map, random_operations_match_under_threads,
                     the_same_operations_give_the_same_everywhere},
-                observed::{options_from_a_file_open_it},
+                observed::{options_from_a_file_open_it, a_read_tells_what_it_has_touched},
                 queues::{walks_over_what_was_taken_match_a_map, queues_lose_nothing_under_threads},
                 reads::{many_keys_are_read_as_each_alone, a_value_is_shown_where_it_lies,
                     a_failed_read_fails_the_call, many_keys_read_are_checked_at_the_commit},
