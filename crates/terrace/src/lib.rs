@@ -11,6 +11,7 @@ mod core;
 mod db;
 mod engine;
 pub mod env;
+mod events;
 mod leveled;
 mod levels;
 mod located;
@@ -35,6 +36,7 @@ pub use db::{
 };
 pub use engine::{InSlots, SlotsFile};
 pub use env::{Env, PmSpace};
+pub use events::{Event, EventListener, Listeners};
 pub use options::{
     BucketMemtableKind, BufferPlace, Compression, EngineKind, LabOptions, LabTrees, ListDesign, LogPlace,
     LsmOptions, OptionInfo, Options, PoolChoice, SlmOptions, SplitOptions, SptreeOptions, TableReads,

@@ -8,6 +8,7 @@
 //! | `condition.rs` | what must hold for a write to take place |
 //! | `snapshots.rs` | the versions that somebody may still read |
 //! | `empty_ranges.rs` | ranges of keys that walks have found empty, for later walks to skip |
+//! | `events.rs` | telling listeners what happens |
 //! | `health.rs` | the failure after which nothing is written any more |
 //! | `lent.rs` | values that are shown where they lie |
 //! | `memory.rs` | the budget of DRAM, and how much of it each part has borrowed |
@@ -18,6 +19,7 @@
 pub(crate) mod condition;
 pub(crate) mod empty_ranges;
 pub(crate) mod engine;
+pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod health;
 pub(crate) mod lent;
@@ -36,6 +38,7 @@ use terrace_disk::{Descriptors, Fs, MeteredFs, SparingFs};
 use terrace_table::BlockCache;
 
 use self::empty_ranges::EmptyRanges;
+use self::events::Events;
 use self::files::Files;
 use self::health::Health;
 use self::memory::Memory;
@@ -56,6 +59,7 @@ pub(crate) struct Core {
     pub snapshots: Arc<Snapshots>,
     pub empty_ranges: EmptyRanges,
     pub health: Health,
+    pub events: Arc<Events>,
     pub counters: Counters,
     pub memory: Arc<Memory>,
     pub table_reader: Arc<TableReader>,
@@ -75,6 +79,7 @@ impl Core {
 
     fn over(dir: PathBuf, options: Options, env: Env, is_scratch: bool) -> Result<Arc<Core>> {
         options.validate()?;
+        let events = Events::new(&options.listeners);
         let memory = Memory::new(options.memory_budget);
         let descriptors = Descriptors::new(options.most_open_tables());
         let sparing = SparingFs::new(env.fs.clone(), descriptors.clone());
@@ -88,7 +93,8 @@ impl Core {
             env,
             snapshots: Arc::default(),
             empty_ranges: EmptyRanges::default(),
-            health: Health::default(),
+            health: Health::new(events.clone()),
+            events,
             counters: Counters::default(),
             memory,
             is_scratch,
@@ -108,9 +114,8 @@ impl Core {
     /// Waits for `delay`, to throttle a writer, and counts it.
     pub fn slow_down(&self, delay: Duration) {
         if !delay.is_zero() {
-            self.counters.stalls.add(1);
-            self.counters.stall_nanos.add(delay.as_nanos() as u64);
             self.env.clock.sleep(delay);
+            self.note_stall(delay, false);
         }
     }
 
@@ -118,8 +123,7 @@ impl Core {
     pub fn stalled(&self, wait: impl FnOnce() -> Result<()>) -> Result<()> {
         let start = self.env.clock.now();
         let outcome = wait();
-        self.counters.stalls.add(1);
-        self.counters.stall_nanos.add((self.env.clock.now() - start).as_nanos() as u64);
+        self.note_stall(self.env.clock.now() - start, true);
         outcome
     }
 

@@ -270,12 +270,15 @@ impl Db {
     }
 
     /// Waits for the background work that has begun and closes the database cleanly. Writes are refused from then on;
-    /// snapshots and iterators may still read. Later calls return the same outcome again.
+    /// snapshots and iterators may still read. Later calls return the same outcome again. Then it waits until
+    /// [`Listeners`](crate::Listeners) have heard of everything.
     pub fn close(&self) -> Result<()> {
-        self.inner.alone(|inner| {
+        let outcome = self.inner.alone(|inner| {
             inner.closed.store(true, Ordering::Release);
             inner.close_once()
-        })
+        });
+        self.inner.core.events.settle();
+        outcome
     }
 }
 

@@ -30,6 +30,8 @@ mod wip;
 use terrace_base::{Error, Result};
 pub use terrace_table::Compression;
 
+use crate::events::Listeners;
+
 pub use self::kind::{BufferPlace, EngineKind};
 pub use self::lab::{LabOptions, LabTrees};
 pub use self::list::OptionInfo;
@@ -90,6 +92,8 @@ pub struct Options {
     pub create_if_missing: bool,
     /// Bytes of an allocation unit of the pool; fixed when the pool is created.
     pub pool_extent_bytes: u64,
+    /// Who hears of flushes, compactions, stalls and failures.
+    pub listeners: Listeners,
     /// The `slm` engine's own options.
     pub slm: SlmOptions,
     /// The `lsm` engine's own options.
@@ -124,6 +128,7 @@ impl Default for Options {
             read_only: false,
             create_if_missing: true,
             pool_extent_bytes: 64 << 10,
+            listeners: Listeners::default(),
             slm: SlmOptions::default(),
             lsm: LsmOptions::default(),
             turbo: TurboOptions::default(),

@@ -313,7 +313,7 @@ impl Elsewhere for Ssd {
         self.freed.fetch_add(1, Ordering::SeqCst);
         if let Err(error) = self.slots.free(slot) {
             tracing::warn!(%error, "a slot could not be freed");
-            self.core.counters.background_errors.add(1);
+            self.core.put_off(&error);
         }
     }
 

@@ -55,6 +55,7 @@ impl Wip {
         let most = self.core.options.wip.split_into;
         let splitters = splitters(&sample(bucket)?, most, &bucket.lower);
         let Some((whole, kept)) = self.claim_whole(bucket, splitters) else { return Ok(Ended::NotBegun) };
+        let running = self.core.begin_compaction();
         let cuts = bucket.cuts.lock().clone();
         let (stay, inputs): (Vec<Placed>, Vec<Placed>) =
             whole.claim.tables.iter().cloned().partition(|table| kept.contains(&table.run.number()));
@@ -62,7 +63,9 @@ impl Wip {
         self.close_to_jobs(&whole);
         let live = stay.iter().map(|table| table.run.meta()).chain(written.iter().map(|table| &table.meta));
         let boundaries = boundaries(cuts, live, &self.bucket_options());
+        let bytes = written.iter().map(|table| table.meta.file_bytes).sum();
         self.end_whole(&whole, &stay, &inputs, written, &boundaries)?;
+        running.done(bytes);
         Ok(if boundaries.is_empty() { Ended::Merged } else { Ended::Split })
     }
 
