@@ -12,6 +12,7 @@ mod db;
 mod engine;
 pub mod env;
 mod events;
+mod latency;
 mod leveled;
 mod levels;
 mod located;
@@ -37,6 +38,7 @@ pub use db::{
 pub use engine::{InSlots, SlotsFile};
 pub use env::{Env, PmSpace};
 pub use events::{Event, EventListener, Listeners};
+pub use latency::{Latencies, Latency};
 pub use options::{
     BucketMemtableKind, BufferPlace, Compression, EngineKind, LabOptions, LabTrees, ListDesign, LogPlace,
     LsmOptions, OptionInfo, Options, PoolChoice, SlmOptions, SplitOptions, SptreeOptions, TableReads,

@@ -196,6 +196,7 @@ impl Core {
     pub(super) fn note_stall(&self, took: Duration, is_wait: bool) {
         self.counters.stalls.add(1);
         self.counters.stall_nanos.add(took.as_nanos() as u64);
+        self.timers.stalled(took);
         if is_wait || took >= UNHEARD {
             self.events.tell(|| Event::Stall { took });
         }

@@ -45,6 +45,7 @@ use self::memory::Memory;
 use self::snapshots::Snapshots;
 use self::table_reads::TableReader;
 use crate::env::Env;
+use crate::latency::{Timers, Timing};
 use crate::options::Options;
 use crate::stats::Counters;
 
@@ -61,6 +62,7 @@ pub(crate) struct Core {
     pub health: Health,
     pub events: Arc<Events>,
     pub counters: Counters,
+    pub timers: Arc<Timers>,
     pub memory: Arc<Memory>,
     pub table_reader: Arc<TableReader>,
     /// Whether everything written is lost at the close: then nothing is compacted.
@@ -83,7 +85,8 @@ impl Core {
         let memory = Memory::new(options.memory_budget);
         let descriptors = Descriptors::new(options.most_open_tables());
         let sparing = SparingFs::new(env.fs.clone(), descriptors.clone());
-        let fs = Arc::new(MeteredFs::new(Arc::new(sparing)));
+        let timers = Timers::new(options.latencies, env.clock.clone());
+        let fs = Arc::new(MeteredFs::watched(Arc::new(sparing), timers.watch()));
         Ok(Arc::new(Core {
             files: Files::new(fs.clone(), &dir, descriptors),
             fs,
@@ -96,6 +99,7 @@ impl Core {
             health: Health::new(events.clone()),
             events,
             counters: Counters::default(),
+            timers,
             memory,
             is_scratch,
         }))
@@ -109,6 +113,13 @@ impl Core {
     /// Decides again how tables are read, if that is due.
     pub fn reconsider_reads(&self) {
         self.table_reader.reconsider(&*self.fs, self.env.clock.now());
+    }
+
+    /// A point read begins: it is counted, and perhaps timed.
+    #[inline]
+    pub fn begin_get(&self) -> Timing<'_> {
+        self.counters.gets.add(1);
+        self.timers.get()
     }
 
     /// Waits for `delay`, to throttle a writer, and counts it.

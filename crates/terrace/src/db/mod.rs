@@ -208,6 +208,7 @@ impl Db {
         let core = &self.inner.core;
         let mut stats = Stats { engine: core.options.engine.name(), ..Stats::default() };
         stats.counts = core.counters.snapshot();
+        stats.latencies = core.timers.figures();
         stats.counts.snapshots = core.snapshots.count() as u64;
         stats.dram.budget = core.options.memory_budget;
         stats.dram.block_cache = core.cache().usage();

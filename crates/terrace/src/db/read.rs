@@ -27,7 +27,7 @@ impl Db {
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
         let key = key.as_ref();
         check_key(key)?;
-        self.inner.core.counters.gets.add(1);
+        let _timing = self.inner.core.begin_get();
         let found = self.inner.engine.get(key, None)?;
         self.inner.engine.intact()?;
         Ok(found)
@@ -58,7 +58,7 @@ impl Db {
     pub fn get_with<T>(&self, key: impl AsRef<[u8]>, f: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
         let key = key.as_ref();
         check_key(key)?;
-        self.inner.core.counters.gets.add(1);
+        let _timing = self.inner.core.begin_get();
         shown(&self.inner.core, &*self.inner.engine, key, None, f)
     }
 
@@ -66,7 +66,7 @@ impl Db {
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         let key = key.as_ref();
         check_key(key)?;
-        self.inner.core.counters.gets.add(1);
+        let _timing = self.inner.core.begin_get();
         let found = self.inner.engine.contains(key)?;
         self.inner.engine.intact()?;
         Ok(found)
@@ -205,7 +205,7 @@ impl Snapshot {
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
         let key = key.as_ref();
         check_key(key)?;
-        self.hold.core.counters.gets.add(1);
+        let _timing = self.hold.core.begin_get();
         let found = self.hold.engine.get(key, Some(self.hold.seq))?;
         self.hold.engine.intact()?;
         Ok(found)
@@ -215,7 +215,7 @@ impl Snapshot {
     pub fn get_with<T>(&self, key: impl AsRef<[u8]>, f: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
         let key = key.as_ref();
         check_key(key)?;
-        self.hold.core.counters.gets.add(1);
+        let _timing = self.hold.core.begin_get();
         shown(&self.hold.core, &*self.hold.engine, key, Some(self.hold.seq), f)
     }
 

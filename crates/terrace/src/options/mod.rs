@@ -92,6 +92,8 @@ pub struct Options {
     pub create_if_missing: bool,
     /// Bytes of an allocation unit of the pool; fixed when the pool is created.
     pub pool_extent_bytes: u64,
+    /// Whether it is measured how long operations take: see [`Latencies`](crate::Latencies).
+    pub latencies: bool,
     /// Who hears of flushes, compactions, stalls and failures.
     pub listeners: Listeners,
     /// The `slm` engine's own options.
@@ -128,6 +130,7 @@ impl Default for Options {
             read_only: false,
             create_if_missing: true,
             pool_extent_bytes: 64 << 10,
+            latencies: true,
             listeners: Listeners::default(),
             slm: SlmOptions::default(),
             lsm: LsmOptions::default(),
@@ -246,6 +249,7 @@ impl Options {
             set("read_only", Slot::Flag(&mut self.read_only)),
             set("create_if_missing", Slot::Flag(&mut self.create_if_missing)),
             set("pool_extent_bytes", Slot::Whole(&mut self.pool_extent_bytes, 4 * KIB..=64 * MIB)),
+            set("latencies", Slot::Flag(&mut self.latencies)),
         ];
         all.extend(of_engines!(self).into_iter().flat_map(EngineOptions::settings));
         all

@@ -164,3 +164,29 @@ pub fn failures_are_told(engine: &Engine) {
     let any = heard.iter().any(|event| matches!(event, Event::Failed { .. }));
     assert!(any || background_errors == 0, "{background_errors} failures, and nobody was told");
 }
+
+/// Operations are timed unless that is turned off; what is there is told by the counts, too.
+pub fn operations_are_timed(engine: &Engine) {
+    for is_on in [true, false] {
+        let machine = Machine::new(&Setup::tiny("timed", engine));
+        let options = Options { latencies: is_on, ..machine.options() };
+        let db = machine.open_with(options).unwrap();
+        for i in 0..2000u32 {
+            db.put((i % 300).to_be_bytes(), [i as u8; 60]).unwrap();
+            db.get(i.to_be_bytes()).unwrap();
+        }
+        db.sync().unwrap();
+        let stats = db.stats();
+        let times = stats.latencies;
+        assert_eq!(stats.counts.gets, 2000);
+        if !is_on {
+            assert_eq!(times, terrace::Latencies::default());
+            continue;
+        }
+        // One in 64 of each, on average.
+        assert!((8..120).contains(&times.gets.timed), "{times:?}");
+        assert!((8..120).contains(&times.puts.timed), "{times:?}");
+        assert_eq!(times.stalls.timed, stats.counts.stalls);
+        assert!(times.syncs.timed >= stats.ssd.syncs);
+    }
+}
