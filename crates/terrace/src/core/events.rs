@@ -13,6 +13,8 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use terrace_base::Error;
 use terrace_base::exec::{Executor, ThreadPool};
+use tracing::field::Empty;
+use tracing::span::EnteredSpan;
 
 use super::Core;
 use crate::events::{Event, Listeners};
@@ -146,12 +148,14 @@ pub(crate) struct Running<'a> {
     start: Duration,
     /// What it has written, once it is done.
     written: Option<u64>,
+    span: EnteredSpan,
 }
 
 impl Running<'_> {
     /// It is done, and has written so many bytes.
     pub fn done(mut self, bytes: u64) {
         self.written = Some(bytes);
+        self.span.record("bytes", bytes);
     }
 }
 
@@ -183,7 +187,12 @@ impl Core {
             Kind::Flush => Event::FlushBegin { job },
             Kind::Compaction => Event::CompactionBegin { job },
         });
-        Running { core: self, kind, job, start: self.env.clock.now(), written: None }
+        let span = match kind {
+            Kind::Flush => tracing::info_span!("flush", job, bytes = Empty),
+            Kind::Compaction => tracing::info_span!("compaction", job, bytes = Empty),
+        };
+        let start = self.env.clock.now();
+        Running { core: self, kind, job, start, written: None, span: span.entered() }
     }
 
     /// Background work has failed, and nothing depends on it: it is done again later.

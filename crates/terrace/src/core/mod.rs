@@ -132,6 +132,7 @@ impl Core {
 
     /// Does what a writer has to wait for, and counts the time.
     pub fn stalled(&self, wait: impl FnOnce() -> Result<()>) -> Result<()> {
+        let _span = tracing::debug_span!("stall").entered();
         let start = self.env.clock.now();
         let outcome = wait();
         self.note_stall(self.env.clock.now() - start, true);

@@ -106,9 +106,10 @@ impl Db {
     /// Opens a database in the caller's environment, for tests under simulation.
     pub fn open_in(env: Env, path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let dir = lasting(path.as_ref())?;
+        let (engine, read_only) = (options.engine.name(), options.read_only);
+        let _span = tracing::info_span!("open", dir = %dir.display(), engine, read_only).entered();
         repair::admit(&*env.fs, &dir)?;
         let traces = Traces::make(&*env.fs, &dir, &dir.join(LOCK_FILE), &options)?;
-        let read_only = options.read_only;
         let lock = match read_only {
             true => env.fs.lock_to_read(&dir.join(LOCK_FILE))?,
             false => Some(env.fs.lock(&dir.join(LOCK_FILE))?),
@@ -170,6 +171,7 @@ impl Db {
         if !env.fs.exists(&dir)? {
             return Err(Error::NotFound { dir: dir.to_path_buf() });
         }
+        let _span = tracing::info_span!("repair", dir = %dir.display()).entered();
         repair::admit_repair(&env, &dir, &options.pool)?;
         let path = dir.join(LOCK_FILE);
         let was_there = env.fs.exists(&path)?;
@@ -193,6 +195,7 @@ impl Db {
 
     /// Makes everything acknowledged so far survive a power cut, on media where it does not at once.
     pub fn sync(&self) -> Result<()> {
+        let _span = tracing::debug_span!("sync").entered();
         self.inner.alone(|inner| inner.check_open().and_then(|()| inner.engine.sync()))
     }
 
@@ -261,6 +264,7 @@ impl Db {
     /// Reads everything and proves every structure; writers wait meanwhile. Damage is in the report, not an
     /// error. A closed database is refused.
     pub fn check(&self) -> Result<CheckReport> {
+        let _span = tracing::info_span!("check").entered();
         let report = Cell::new(CheckReport::default());
         self.inner.alone(|inner| {
             // What readers release after the close stays in the pool until the next open.
@@ -274,6 +278,7 @@ impl Db {
     /// snapshots and iterators may still read. Later calls return the same outcome again. Then it waits until
     /// [`Listeners`](crate::Listeners) have heard of everything.
     pub fn close(&self) -> Result<()> {
+        let _span = tracing::info_span!("close").entered();
         let outcome = self.inner.alone(|inner| {
             inner.closed.store(true, Ordering::Release);
             inner.close_once()
@@ -323,6 +328,8 @@ impl Inner {
         if group.ops() == 0 {
             return self.engine.sync().map(|()| true);
         }
+        let _span =
+            tracing::trace_span!("group", batches = group.requests.len(), ops = group.ops(), sync).entered();
         let last = group.first_seq + group.ops() - 1;
         // Given out even if the group fails: a log may hold part of it.
         self.last_seq.store(last, Ordering::Relaxed);

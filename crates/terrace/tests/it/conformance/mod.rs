@@ -55,7 +55,7 @@ macro_rules! conformance {
                     the_same_operations_give_the_same_everywhere},
                 observed::{options_from_a_file_open_it, a_read_tells_what_it_has_touched,
                     listeners_hear_everything_and_may_do_anything, failures_are_told,
-                    operations_are_timed},
+                    operations_are_timed, spans_enclose_the_work},
                 queues::{walks_over_what_was_taken_match_a_map, queues_lose_nothing_under_threads},
                 reads::{many_keys_are_read_as_each_alone, a_value_is_shown_where_it_lies,
                     a_failed_read_fails_the_call, many_keys_read_are_checked_at_the_commit},

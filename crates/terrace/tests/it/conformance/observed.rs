@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use terrace::{Db, Event, Listeners, OptionInfo, Options, Touch};
 
-use crate::harness::{Engine, Machine, Setup, assert_clean, setups};
+use crate::harness::{Engine, Machine, Setup, assert_clean, setups, spans_of};
 
 /// Options written to a file and read back open the same database.
 pub fn options_from_a_file_open_it(engine: &Engine) {
@@ -189,4 +189,29 @@ pub fn operations_are_timed(engine: &Engine) {
         assert_eq!(times.stalls.timed, stats.counts.stalls);
         assert!(times.syncs.timed >= stats.ssd.syncs);
     }
+}
+
+/// Spans enclose what the thread does; jobs say what they have written.
+pub fn spans_enclose_the_work(engine: &Engine) {
+    let machine = Machine::new(&Setup::tiny("spans", engine));
+    let (counts, names) = spans_of(|| {
+        let db = machine.open().unwrap();
+        for i in 0..600u32 {
+            db.put((i % 200).to_be_bytes(), [i as u8; 100]).unwrap();
+        }
+        db.flush().unwrap();
+        db.compact_range(..).unwrap();
+        db.sync().unwrap();
+        db.check().unwrap();
+        db.close().unwrap();
+        db.stats().counts
+    });
+    let count = |name: &str| names.iter().filter(|(known, _)| *known == name).count() as u64;
+    for name in ["open", "sync", "check", "close"] {
+        assert_eq!(count(name), 1, "{name}");
+    }
+    assert_eq!(count("compaction"), counts.compactions);
+    assert!(count("flush") > 0 || counts.flushes == 0);
+    let written: u64 = names.iter().filter(|(name, _)| *name == "compaction").map(|(_, bytes)| bytes).sum();
+    assert_eq!(written, counts.compaction_bytes);
 }
