@@ -12,6 +12,8 @@ mod db;
 mod engine;
 pub mod env;
 mod events;
+#[cfg(feature = "metrics")]
+mod exporter;
 mod latency;
 mod leveled;
 mod levels;
@@ -38,6 +40,8 @@ pub use db::{
 pub use engine::{InSlots, SlotsFile};
 pub use env::{Env, PmSpace};
 pub use events::{Event, EventListener, Listeners};
+#[cfg(feature = "metrics")]
+pub use exporter::export_metrics;
 pub use latency::{Latencies, Latency};
 pub use options::{
     BucketMemtableKind, BufferPlace, Compression, EngineKind, LabOptions, LabTrees, ListDesign, LogPlace,
