@@ -1,12 +1,13 @@
 //! Opening a database as the command line asks.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use terrace::manifest::Manifest;
-use terrace::{Compression, Db, EngineKind, Error, Options, PoolChoice, Whose};
+use terrace::{Compression, Db, EngineKind, Error, Event, Options, PoolChoice, Whose};
 use terrace_base::{ErrorKind, size};
 use terrace_disk::{RealFs, ScratchFs};
 
@@ -44,6 +45,10 @@ pub struct OpenArgs {
     /// How new SSTables are compressed [default: none]
     #[arg(long, hide_short_help = true, value_name = "KIND")]
     pub compression: Option<CompressionArg>,
+
+    /// Print to standard error what happens: flushes, compactions, stalls and failures
+    #[arg(long, hide_short_help = true)]
+    pub events: bool,
 
     /// Take options from a TOML file; flags go before it
     ///
@@ -188,6 +193,10 @@ impl OpenArgs {
             };
         }
         options.sync |= self.sync;
+        if self.events {
+            // Whoever closes standard error wants none.
+            options.listeners.add(|event: &Event| drop(writeln!(std::io::stderr(), "{event:?}")));
+        }
         for (name, value) in &self.settings {
             options.set(name, value).expect("settings are tried when they are parsed");
         }
@@ -266,9 +275,8 @@ impl OpenArgs {
         if let Some(kind) = self.compression.and_then(|c| c.to_possible_value()) {
             pair("--compression", kind.get_name().to_string());
         }
-        if self.sync {
-            args.push(OsString::from("--sync"));
-        }
+        let flags = [("--sync", self.sync), ("--events", self.events)];
+        args.extend(flags.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| OsString::from(name)));
         args
     }
 }

@@ -1,4 +1,4 @@
-//! Options by name: listed, from a file, and refused.
+//! Options by name: listed, from a file, and refused; events.
 
 use terrace::EngineKind;
 
@@ -56,4 +56,18 @@ fn what_is_wrong_in_a_file_is_told_before_anything_is_made() {
     bed.run("put", &["a", "1", "--config", "/nowhere/terrace.toml"]).fails(2, &["/nowhere/terrace.toml"]);
     bed.run("put", &["a", "1", "--set", "pool="]).fails(2, &["pool cannot be"]);
     assert!(!bed.db.exists());
+}
+
+#[test]
+fn what_happens_is_printed_on_request() {
+    let bed = Bed::new();
+    // An import writes a thousand at a time.
+    let records: String = (0..4000).map(|i| format!("key {i}\t{}\n", "v".repeat(100))).collect();
+    let file = bed.file("records.tsv", records);
+    let small = ["--engine", "lsm", "--set", "lsm.memtable_bytes=4KiB"];
+    let run = bed.run("import", &[&[file.to_str().unwrap(), "--events"][..], &small].concat());
+    run.text();
+    assert!(run.err.contains("FlushBegin {") && run.err.contains("FlushEnd {"), "{run:?}");
+    let quiet = bed.run("get", &["key 7"]);
+    assert!(quiet.err.is_empty(), "{quiet:?}");
 }
