@@ -13,6 +13,8 @@ mod kind;
 pub mod prefetch;
 pub mod prefix;
 pub mod rng;
+pub mod size;
+pub mod trail;
 
 pub use error::{Error, ErrorKind, Result};
 pub use kind::Kind;

@@ -53,9 +53,11 @@ pub enum Command {
     Get(command::point::Get),
     Put(command::point::Put),
     Delete(command::point::Delete),
+    Explain(command::explain::Explain),
     Scan(command::scan::Scan),
     Keyspaces(command::keyspaces::Keyspaces),
     Stat(command::stat::Stat),
+    Options(command::options::ListOptions),
     Check(command::check::Check),
     Repair(command::check::Repair),
     Dump(command::dump::Dump),
@@ -77,6 +79,7 @@ impl Command {
             Command::Get(c) => Some(&c.dir),
             Command::Put(c) => Some(&c.dir),
             Command::Delete(c) => Some(&c.dir),
+            Command::Explain(c) => Some(&c.dir),
             Command::Scan(c) => Some(&c.dir),
             Command::Keyspaces(c) => Some(&c.dir),
             Command::Stat(c) => Some(&c.dir),
@@ -84,7 +87,7 @@ impl Command {
             Command::Repair(c) => Some(&c.dir),
             Command::Bench(c) => Some(&c.dir),
             Command::WriteForever(c) => Some(&c.dir),
-            Command::Dump(_) | Command::Completions(_) | Command::Manual(_) => None,
+            Command::Options(_) | Command::Dump(_) | Command::Completions(_) | Command::Manual(_) => None,
         }
     }
 }

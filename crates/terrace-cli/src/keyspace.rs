@@ -1,7 +1,9 @@
 //! The keyspace that a command works on.
 
 use clap::Args;
-use terrace::{Bytes, Db, DbIter, Entries, KeyRange, Keyspace, KeyspaceOptions, Result, WriteBatch};
+use terrace::{
+    Bytes, Db, DbIter, Entries, Explanation, KeyRange, Keyspace, KeyspaceOptions, Result, WriteBatch,
+};
 
 /// The flag that says which keyspace.
 #[derive(Debug, Clone, Default, Args)]
@@ -48,6 +50,14 @@ impl Records {
         match self {
             Records::Default(db) => db.get(key),
             Records::Of(keyspace) => keyspace.get(key),
+        }
+    }
+
+    /// What a read of `key` touches.
+    pub fn explain(&self, key: &[u8]) -> Result<Explanation> {
+        match self {
+            Records::Default(db) => db.explain(key),
+            Records::Of(keyspace) => keyspace.explain(key),
         }
     }
 

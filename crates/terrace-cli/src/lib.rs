@@ -6,7 +6,7 @@
 //! | [`command`] | a module per command: its arguments and what it does |
 //! | [`open`], [`made`] | the flags that say how to open a database; one that is made and goes again |
 //! | [`keyspace`] | the keyspace that a command works on |
-//! | [`escape`], [`size`], [`records`] | bytes as text and back; nothing here knows of a database |
+//! | [`escape`], [`records`] | bytes as text and back; nothing here knows of a database |
 //! | [`failure`] | exit codes, messages and hints |
 //! | [`interrupt`], [`progress`] | signals that end a command; the bar on standard error |
 //! | [`text`] | the records that the tour imports |
@@ -29,7 +29,6 @@ pub mod made;
 pub mod open;
 pub mod progress;
 pub mod records;
-pub mod size;
 pub mod text;
 
 /// Runs the command line of this process.
@@ -53,9 +52,11 @@ fn run(cli: &Cli, out: &mut dyn Write) -> CommandResult {
         Command::Get(c) => c.run(out),
         Command::Put(c) => c.run(),
         Command::Delete(c) => c.run(),
+        Command::Explain(c) => c.run(out),
         Command::Scan(c) => c.run(out),
         Command::Keyspaces(c) => c.run(out),
         Command::Stat(c) => c.run(out),
+        Command::Options(c) => c.run(out),
         Command::Check(c) => c.run(out),
         Command::Repair(c) => c.run(out),
         Command::Dump(c) => c.run(out),

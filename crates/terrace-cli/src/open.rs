@@ -1,17 +1,17 @@
 //! Opening a database as the command line asks.
 
 use std::ffi::OsString;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use terrace::manifest::Manifest;
-use terrace::{Compression, Db, EngineKind, Error, Options, PoolChoice, Profile, Whose};
-use terrace_base::ErrorKind;
+use terrace::{Compression, Db, EngineKind, Error, Event, Options, PoolChoice, Whose};
+use terrace_base::{ErrorKind, size};
 use terrace_disk::{RealFs, ScratchFs};
 
 use crate::failure::{CommandResult, Failure};
-use crate::size;
 
 /// The flags that say how to open a database; every command that opens one takes them, behind its own.
 #[derive(Debug, Clone, Default, Args)]
@@ -46,21 +46,42 @@ pub struct OpenArgs {
     #[arg(long, hide_short_help = true, value_name = "KIND")]
     pub compression: Option<CompressionArg>,
 
-    /// Set an option of an engine, such as slm.block_bytes=4KiB; may be given again
+    /// Print to standard error what happens: flushes, compactions, stalls and failures
+    #[arg(long, hide_short_help = true)]
+    pub events: bool,
+
+    /// Take options from a TOML file; flags go before it
     ///
-    /// `--set slm.=` lists the options of slm, and so for each engine.
+    /// Options of an engine stand in a table with its name. `terrace options --toml` prints a file with all of them.
+    #[arg(long, hide_short_help = true, value_name = "FILE", value_parser = parse_config)]
+    pub config: Option<Config>,
+
+    /// Set an option, such as slm.block_bytes=4KiB; may be given again
+    ///
+    /// `terrace options` lists them all, with the values that each may have.
     #[arg(long = "set", hide_short_help = true, value_name = "NAME=VALUE", value_parser = parse_setting)]
     pub settings: Vec<(String, String)>,
 }
 
+/// The file of `--config`.
+#[derive(Debug, Clone)]
+pub struct Config {
+    path: PathBuf,
+    /// Its contents, which have been tried.
+    text: String,
+}
+
+fn parse_config(path: &str) -> Result<Config, String> {
+    let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
+    Options::default().set_toml(&text).map_err(|e| plain(&e))?;
+    Ok(Config { path: std::path::absolute(path).map_err(|e| e.to_string())?, text })
+}
+
 fn parse_setting(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
-    // Sizes may be written as elsewhere.
-    let bytes = if name.ends_with("_bytes") { size::parse(value).ok() } else { None };
-    let value = bytes.map_or(value.to_string(), |bytes| bytes.to_string());
     // Checked at once, before anything is opened.
-    Options::default().set(name, &value).map_err(|e| plain(&e))?;
-    Ok((name.to_string(), value))
+    Options::default().set(name, value).map_err(|e| plain(&e))?;
+    Ok((name.to_string(), value.to_string()))
 }
 
 fn parse_memory(text: &str) -> Result<u64, String> {
@@ -121,27 +142,8 @@ fn plain(error: &Error) -> String {
 }
 
 fn parse_pool(text: &str) -> Result<Pool, String> {
-    let choice = match text.strip_prefix("emulated:") {
-        Some(emulated) => {
-            let (profile, path) = match emulated.split_once('@') {
-                Some((profile, path)) => (profile, Some(absolute(path)?)),
-                None => (emulated, None),
-            };
-            let profile = Profile::parse(profile).map_err(|e| plain(&e))?;
-            PoolChoice::Emulated { path, profile }
-        }
-        None if text == "auto" => PoolChoice::Auto,
-        None if text.is_empty() => {
-            return Err("a pool is auto, a path or `emulated:PROFILE[@PATH]`".to_string());
-        }
-        None => PoolChoice::Path(absolute(text)?),
-    };
+    let choice = PoolChoice::parse(text).map_err(|e| plain(&e))?;
     Ok(Pool { choice, text: text.to_string() })
-}
-
-/// A database remembers its pool's path: it must mean the same from every directory.
-fn absolute(path: &str) -> Result<PathBuf, String> {
-    std::path::absolute(path).map_err(|e| format!("{path} is no path: {e}"))
 }
 
 /// The use that a command makes of the database.
@@ -156,9 +158,22 @@ pub enum Intent {
 }
 
 impl OpenArgs {
-    /// The store's options that follow from the flags.
+    /// The store's options that follow from the flags and the file.
     pub fn options(&self) -> Options {
-        let mut options = Options::default();
+        self.onto(Options::default())
+    }
+
+    /// The engine that the flags or the file name.
+    pub fn engine_asked(&self) -> Option<EngineKind> {
+        let over = |engine| self.onto(Options { engine, ..Options::default() }).engine;
+        let (one, other) = (over(EngineKind::Slm), over(EngineKind::Lsm));
+        (one == other).then_some(one)
+    }
+
+    fn onto(&self, mut options: Options) -> Options {
+        if let Some(config) = &self.config {
+            options.set_toml(&config.text).expect("the file is tried when it is parsed");
+        }
         if let Some(engine) = self.engine {
             options.engine = engine;
         }
@@ -177,20 +192,20 @@ impl OpenArgs {
                 CompressionArg::Lz4 => Compression::Lz4,
             };
         }
-        options.sync = self.sync;
+        options.sync |= self.sync;
+        if self.events {
+            // Whoever closes standard error wants none.
+            options.listeners.add(|event: &Event| drop(writeln!(std::io::stderr(), "{event:?}")));
+        }
         for (name, value) in &self.settings {
             options.set(name, value).expect("settings are tried when they are parsed");
         }
         options
     }
 
-    /// The store's options for the database in `dir`: without `--engine` it keeps its own engine.
+    /// The store's options for the database in `dir`: it keeps its own engine if none is named.
     pub fn options_for(&self, dir: &Path) -> Options {
-        let mut options = self.options();
-        if let (None, Some(engine)) = (self.engine, engine_of(dir)) {
-            options.engine = engine;
-        }
-        options
+        self.onto(Options { engine: engine_of(dir).unwrap_or_default(), ..Options::default() })
     }
 
     /// Opens the database in `dir`.
@@ -239,6 +254,9 @@ impl OpenArgs {
     pub fn to_args(&self) -> Vec<OsString> {
         let mut args: Vec<OsString> = Vec::new();
         let mut pair = |name: &str, value: String| args.extend([OsString::from(name), OsString::from(value)]);
+        if let Some(config) = &self.config {
+            pair("--config", config.path.display().to_string());
+        }
         for (name, value) in &self.settings {
             pair("--set", format!("{name}={value}"));
         }
@@ -257,9 +275,8 @@ impl OpenArgs {
         if let Some(kind) = self.compression.and_then(|c| c.to_possible_value()) {
             pair("--compression", kind.get_name().to_string());
         }
-        if self.sync {
-            args.push(OsString::from("--sync"));
-        }
+        let flags = [("--sync", self.sync), ("--events", self.events)];
+        args.extend(flags.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| OsString::from(name)));
         args
     }
 }

@@ -29,7 +29,7 @@ pub use block::{
 pub use fs::{Access, FileLock, Fs, ROOM_UNIT_BYTES, ReadFile, WriteFile};
 pub use lazy::{Descriptors, LazyFile, SparingFs};
 pub use maps::{MapFigures, Mapping, Maps};
-pub use metered::{IoStats, MeteredFs};
+pub use metered::{IoStats, MeteredFs, SyncWatch};
 pub use real::{RealFs, descriptor_limit};
 pub use scratch::ScratchFs;
 pub use sim::{Fault, FsEvent, Observer, SimFs};

@@ -3,10 +3,12 @@
 //! Thread safety: counters are relaxed atomics; a snapshot taken while others write may hold one operation's bytes
 //! without its count. Only operations that succeeded are counted.
 
+use std::fmt::Debug;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use terrace_base::Result;
 
@@ -75,6 +77,16 @@ struct Counters {
     renames: AtomicU64,
     bytes_discarded: AtomicU64,
     toll: Option<Arc<dyn Toll>>,
+    watch: Option<Arc<dyn SyncWatch>>,
+}
+
+/// Takes the time of each sync of a file.
+pub trait SyncWatch: Send + Sync + Debug {
+    /// The time now.
+    fn now(&self) -> Duration;
+
+    /// A sync has succeeded and took so long.
+    fn synced(&self, took: Duration);
 }
 
 /// A file system that counts the operations of another one. Clones share their counters.
@@ -103,6 +115,11 @@ impl MeteredFs {
     /// Counts the operations of `inner` from now on, and lets `toll` charge for reads, writes and syncs.
     pub fn charging(inner: Arc<dyn Fs>, toll: Arc<dyn Toll>) -> Self {
         MeteredFs { inner, counters: Arc::new(Counters { toll: Some(toll), ..Counters::default() }) }
+    }
+
+    /// Counts the operations of `inner` from now on; `watch` takes the time of its syncs.
+    pub fn watched(inner: Arc<dyn Fs>, watch: Option<Arc<dyn SyncWatch>>) -> Self {
+        MeteredFs { inner, counters: Arc::new(Counters { watch, ..Counters::default() }) }
     }
 
     fn count_created(&self, inner: Box<dyn WriteFile>) -> Box<dyn WriteFile> {
@@ -165,7 +182,7 @@ impl Fs for MeteredFs {
     }
 
     fn sync_file(&self, path: &Path) -> Result<()> {
-        self.inner.sync_file(path)?;
+        self.counters.timed(|| self.inner.sync_file(path))?;
         self.counters.syncs.fetch_add(1, Relaxed);
         Ok(())
     }
@@ -209,7 +226,7 @@ impl WriteFile for MeteredWrite {
     }
 
     fn sync(&mut self) -> Result<()> {
-        self.inner.sync()?;
+        self.counters.timed(|| self.inner.sync())?;
         self.counters.count_sync(self.inner.len() - self.synced, true);
         self.synced = self.inner.len();
         Ok(())
@@ -257,6 +274,15 @@ impl Counters {
         if let Some(toll) = &self.toll {
             toll.write(offset, bytes);
         }
+    }
+
+    /// Does `sync`, and takes the time if somebody wants it.
+    fn timed<T>(&self, sync: impl FnOnce() -> Result<T>) -> Result<T> {
+        let Some(watch) = &self.watch else { return sync() };
+        let start = watch.now();
+        let done = sync()?;
+        watch.synced(watch.now() - start);
+        Ok(done)
     }
 
     fn count_sync(&self, bytes: u64, was_asked: bool) {
@@ -333,7 +359,7 @@ impl BlockFile for MeteredBlocks {
 
     fn sync(&self) -> Result<bool> {
         let covered = self.unsynced.swap(0, Relaxed);
-        let was_asked = self.inner.sync().inspect_err(|_| {
+        let was_asked = self.counters.timed(|| self.inner.sync()).inspect_err(|_| {
             self.unsynced.fetch_add(covered, Relaxed);
         })?;
         self.counters.count_sync(covered, was_asked);

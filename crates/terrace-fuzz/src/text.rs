@@ -23,7 +23,7 @@ pub fn records(data: &[u8]) {
         assert_eq!(again, bytes);
     }
     if let Ok(text) = std::str::from_utf8(data) {
-        let _ = terrace_cli::size::parse(text);
+        let _ = terrace_base::size::parse(text);
     }
 }
 

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use terrace_base::checksum::crc32c;
+use terrace_base::trail::{self, BlockFrom, Touch};
 use terrace_base::{Error, Result, prefetch};
 use terrace_disk::Mapping;
 
@@ -120,6 +121,10 @@ impl TableMap {
         if !self.is_verified(offset) {
             self.verify(head, payload, offset)?;
         }
+        trail::note(|| {
+            let (table, bytes) = (u64::from(self.number), payload.len() as u64);
+            Touch::Block { table, offset, bytes, from: BlockFrom::Mapping }
+        });
         Some((start, payload))
     }
 

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use terrace_base::trail::{self, BlockFrom, Touch};
 use terrace_base::{Error, Result};
 
 use crate::block::{Block, Lookup};
@@ -73,14 +74,24 @@ impl Table {
     /// The block at `handle` from the cache or the file, kept in the cache.
     pub(crate) fn block(&self, handle: Handle, kind: BlockKind) -> Result<Arc<Block>> {
         if let Some(block) = self.cached(handle.offset) {
+            self.touch(&block, BlockFrom::Cache);
             return Ok(block);
         }
         if let Some(block) = self.decompressed(handle.offset, kind) {
+            self.touch(&block, BlockFrom::Mapping);
             return Ok(block);
         }
         let bytes = Bytes::from(self.read(handle.offset, handle.len as usize)?);
         let block = Arc::new(self.decode_block(bytes, handle, kind)?);
+        self.touch(&block, BlockFrom::File);
         self.keep(&block);
         Ok(block)
+    }
+
+    /// Notes that `block` is used, for who follows this operation.
+    #[inline]
+    pub(crate) fn touch(&self, block: &Block, from: BlockFrom) {
+        let (table, offset) = (self.number(), block.offset);
+        trail::note(|| Touch::Block { table, offset, bytes: block.len() as u64, from });
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use terrace_base::trail::{self, BlockFrom, Touch};
 use terrace_base::{Error, Result};
 use terrace_disk::{Access, Fs, Maps, ReadFile};
 
@@ -122,6 +123,7 @@ impl Table {
 
     #[cold]
     fn read_ends(&self) -> Result<&Ends> {
+        trail::note(|| Touch::Ends { table: self.number() });
         let ends = Ends::read_named(&*self.file, &self.meta, self.origin)?;
         Ok(self.ends.get_or_init(|| {
             self.cache.table_grew(ends.root.held_bytes());
@@ -197,7 +199,10 @@ impl Table {
     pub(crate) fn block_at(&self, position: Position) -> Result<Arc<Block>> {
         self.check_position(position)?;
         match self.cached(position.offset()) {
-            Some(block) => Ok(block),
+            Some(block) => {
+                self.touch(&block, BlockFrom::Cache);
+                Ok(block)
+            }
             None => self.load_at(position),
         }
     }
@@ -215,7 +220,10 @@ impl Table {
 
     /// Whether the table may hold `key`; false is certain. Reads the filter if it was not read yet.
     pub fn may_contain(&self, key: &[u8]) -> Result<bool> {
-        Ok(self.filter()?.is_none_or(|filter| filter.may_contain(key)))
+        let Some(filter) = self.filter()? else { return Ok(true) };
+        let may = filter.may_contain(key);
+        trail::note(|| Touch::Filter { number: Some(self.number()), may });
+        Ok(may)
     }
 
     /// A cursor over the table, at no entry yet.
@@ -282,6 +290,10 @@ impl Table {
         }
         let Some(handle) = self.footer()?.filter else { return Ok(None) };
         let filter = self.read_filter(handle)?;
+        trail::note(|| {
+            let (table, bytes) = (self.number(), filter.memory_bytes() as u64);
+            Touch::Block { table, offset: handle.offset, bytes, from: BlockFrom::File }
+        });
         Ok(Some(self.filter.get_or_init(|| {
             self.cache.table_grew(filter.memory_bytes());
             filter
@@ -363,12 +375,15 @@ impl Table {
 
     pub(crate) fn load_at(&self, position: Position) -> Result<Arc<Block>> {
         if let Some(block) = self.decompressed(position.offset(), BlockKind::Data) {
+            self.touch(&block, BlockFrom::Mapping);
             return Ok(block);
         }
-        with_scratch(self.first_read(position)?, |first| {
+        let block = with_scratch(self.first_read(position)?, |first| {
             self.file.read_at(position.offset(), first)?;
             self.complete(position, first)
-        })
+        })?;
+        self.touch(&block, BlockFrom::File);
+        Ok(block)
     }
 
     /// The block of which `first` is the first read: reads the rest of a long one, checks and keeps it.

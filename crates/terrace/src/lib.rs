@@ -11,7 +11,11 @@ mod core;
 mod db;
 mod engine;
 pub mod env;
+mod events;
+#[cfg(feature = "metrics")]
+mod exporter;
 mod keyspaces;
+mod latency;
 mod leveled;
 mod levels;
 mod located;
@@ -31,21 +35,27 @@ pub use batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, WriteBatch};
 pub use bytes::Bytes;
 pub use core::report::{CheckReport, RepairReport};
 pub use db::{
-    CasMismatch, Db, DbIter, Entries, Isolation, KeyRange, Keyspace, KeyspaceOptions, KeyspaceStats,
-    Savepoint, Snapshot, Transaction, TransactionIter, TransactionKeyspace, TransactionOptions, lock_path,
+    CasMismatch, Db, DbIter, Entries, Explanation, Isolation, KeyRange, Keyspace, KeyspaceOptions,
+    KeyspaceStats, Savepoint, Snapshot, Transaction, TransactionIter, TransactionKeyspace,
+    TransactionOptions, lock_path,
 };
 pub use engine::{InSlots, SlotsFile};
 pub use env::{Env, PmSpace};
+pub use events::{Event, EventListener, Listeners};
+#[cfg(feature = "metrics")]
+pub use exporter::export_metrics;
+pub use latency::{Latencies, Latency};
 pub use options::{
     BucketMemtableKind, BufferPlace, Compression, EngineKind, LabOptions, LabTrees, ListDesign, LogPlace,
-    LsmOptions, Options, PoolChoice, SlmOptions, SplitOptions, SptreeOptions, TableReads, TieringKind,
-    TlsmOptions, TurboOptions, WipOptions, WriteOptions,
+    LsmOptions, OptionInfo, Options, PoolChoice, SlmOptions, SplitOptions, SptreeOptions, TableReads,
+    TieringKind, TlsmOptions, TurboOptions, WipOptions, WriteOptions,
 };
 pub use repair::{RepairOptions, Whose};
 pub use stats::{
     BucketStats, COUNTED_LEVELS, Counts, DramStats, HintStats, ListStats, PmFloor, SplitStats, SsdStats,
     Stats, ValueStats,
 };
+pub use terrace_base::trail::{BlockFrom, Touch};
 pub use terrace_base::{Error, ErrorKind, Result};
 pub use terrace_pmem::Profile;
 

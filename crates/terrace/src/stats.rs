@@ -6,6 +6,7 @@ use terrace_pmem::{PmStats, thread_slot};
 use terrace_table::Kind;
 
 use crate::batch::Op;
+use crate::latency::Latencies;
 
 /// Levels whose tables are counted apart.
 pub const COUNTED_LEVELS: usize = 8;
@@ -38,6 +39,8 @@ pub struct Stats {
     pub ssd: SsdStats,
     /// Operations and background work.
     pub counts: Counts,
+    /// How long operations took.
+    pub latencies: Latencies,
     /// Buckets, of an engine that has them; otherwise all zero.
     pub buckets: BucketStats,
     /// The tree of values, of an engine that has one; otherwise all zero.

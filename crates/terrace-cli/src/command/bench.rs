@@ -21,7 +21,7 @@ use crate::failure::{CommandResult, Failure, exit};
 use crate::interrupt;
 use crate::open::{Intent, OpenArgs};
 use crate::progress;
-use crate::size;
+use terrace_base::size;
 
 /// The file that describes a benchmark directory's database; a directory without it is not touched.
 const MARKER: &str = "terrace-bench.json";
@@ -127,9 +127,9 @@ fn help_text() -> String {
 impl Bench {
     /// Runs the command.
     pub fn run(&self, out: &mut dyn Write) -> CommandResult {
-        let usual = match self.open.engine {
-            Some(kind) if !kind.is_ordered() => UNORDERED.to_string(),
-            _ => format!("{UNORDERED},{ORDERED}"),
+        let usual = match self.open.options().engine.is_ordered() {
+            false => UNORDERED.to_string(),
+            true => format!("{UNORDERED},{ORDERED}"),
         };
         let workloads =
             Workload::parse_list(self.benchmarks.as_ref().unwrap_or(&usual)).map_err(|stranger| {

@@ -11,7 +11,7 @@ use terrace_bench::report::grouped;
 use crate::failure::{CommandResult, Failure, exit};
 use crate::interrupt;
 use crate::open::{OpenArgs, require_database};
-use crate::size;
+use terrace_base::size;
 
 const REPAIR_HINT: &str = "`terrace repair DIR` rebuilds what can be rebuilt";
 
@@ -93,7 +93,7 @@ impl Repair {
         require_database(&self.dir)?;
         interrupt::install()?;
         let stop = Some(interrupt::flag());
-        let how = RepairOptions { engine: self.open.engine, dry_run: self.dry_run, stop };
+        let how = RepairOptions { engine: self.open.engine_asked(), dry_run: self.dry_run, stop };
         let report = match Db::repair_with(&self.dir, self.open.options(), how) {
             Err(e) if interrupt::requested() && e.kind() == ErrorKind::Io => {
                 return Err(interrupt::stopped("stopped; run the same command again to repair the database"));

@@ -19,7 +19,7 @@ use crate::made::Made;
 use crate::open::{Intent, OpenArgs};
 use crate::progress;
 use crate::records::{Format, Lines, Record, within_limits};
-use crate::size;
+use terrace_base::size;
 
 /// A batch is written when it holds this many records, or this many bytes.
 const BATCH_RECORDS: u64 = 1000;

@@ -62,7 +62,7 @@ fn shown(bytes: &[u8], hex: bool) -> String {
     if hex { escape::hex(bytes) } else { escape::escaped(bytes) }
 }
 
-fn not_found(records: &Records, key: &[u8]) -> Failure {
+pub(super) fn not_found(records: &Records, key: &[u8]) -> Failure {
     let hint = match records.range(..) {
         Err(Error::Unsupported { .. }) => "`terrace export DIR` shows all keys",
         _ => "`terrace scan DIR --from KEY --limit 10` shows the keys from there on",

@@ -8,6 +8,7 @@ mod damage;
 mod descriptors;
 mod engines;
 mod misplaced;
+mod options;
 mod pages;
 mod points;
 mod processes;

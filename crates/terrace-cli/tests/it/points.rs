@@ -112,3 +112,14 @@ fn options_of_the_engine_can_be_set_and_mistakes_are_told() {
     bed.run("get", &["--set", "slm.block_bytes=many", "key"]).fails(2, &["slm.block_bytes cannot be many"]);
     bed.run("get", &["--set", "slm.block_bytes", "key"]).fails(2, &["NAME=VALUE"]);
 }
+
+#[test]
+fn a_read_is_explained_step_by_step() {
+    let bed = Bed::new();
+    bed.run("put", &["a", "1"]).text();
+    let text = bed.run("explain", &["a"]).text();
+    assert!(text.starts_with("memtable ") && text.contains("\nfound, 1 bytes: memtables"), "{text}");
+    let absent = bed.run("explain", &["b"]);
+    absent.fails(1, &["there is no key \"b\""]);
+    assert!(String::from_utf8_lossy(&absent.out).contains("not there: memtables"), "{absent:?}");
+}

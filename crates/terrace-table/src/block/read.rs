@@ -145,6 +145,11 @@ impl Block {
         View { data: &self.data, limit: self.limit, restarts: self.restarts }
     }
 
+    /// Bytes of the payload.
+    pub fn len(&self) -> usize {
+        self.data.len()
+    }
+
     /// Starts loading the end of the payload, where a search begins.
     #[inline]
     pub fn prefetch_end(&self) {

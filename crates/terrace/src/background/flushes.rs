@@ -53,12 +53,16 @@ impl Flushes {
         while let Some(memtable) = next()? {
             // Files that could not be removed before may be the room that is missing.
             core.files.sweep(manifest);
+            let (running, before) = (core.begin_flush(), core.counters.flush_bytes.get());
             outcome = core.health.check().and_then(|()| flush(&memtable));
             if let Err(e) = &outcome {
+                drop(running);
                 core.counters.background_errors.add(1);
                 core.health.fail(e.clone());
                 break;
             }
+            // Nobody else flushes.
+            running.done(core.counters.flush_bytes.get() - before);
             core.health.recover();
             self.notify();
         }

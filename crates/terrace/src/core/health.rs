@@ -9,15 +9,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 use terrace_base::{Error, ErrorKind, Result};
 
+use super::events::Events;
+use crate::events::Event;
+
 /// The last background failure, if it still stands.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     /// Whether a lasting failure stands: checked by every write.
     lasts: AtomicBool,
     failure: Mutex<Option<Arc<Error>>>,
+    events: Arc<Events>,
 }
 
 impl Health {
+    /// Healthy. Failures and recoveries are told to `events`.
+    pub fn new(events: Arc<Events>) -> Health {
+        Health { events, ..Health::default() }
+    }
+
     /// Refuses when the store is poisoned for good.
     #[inline]
     pub fn check(&self) -> Result<()> {
@@ -40,6 +49,7 @@ impl Health {
         let mut failure = self.failure.lock();
         if !failure.as_ref().is_some_and(|f| is_lasting(f)) {
             self.lasts.store(is_lasting(&error), Ordering::Release);
+            self.events.tell(|| Event::Failed { error: error.clone(), stands: true });
             *failure = Some(Arc::new(error));
         }
     }
@@ -48,6 +58,7 @@ impl Health {
     pub fn recover(&self) {
         let mut failure = self.failure.lock();
         if failure.as_ref().is_some_and(|f| !is_lasting(f)) {
+            self.events.tell(|| Event::Recovered);
             *failure = None;
         }
     }

@@ -8,6 +8,7 @@
 //! | `condition.rs` | what must hold for a write to take place |
 //! | `snapshots.rs` | the versions that somebody may still read |
 //! | `empty_ranges.rs` | ranges of keys that walks have found empty, for later walks to skip |
+//! | `events.rs` | telling listeners what happens |
 //! | `health.rs` | the failure after which nothing is written any more |
 //! | `lent.rs` | values that are shown where they lie |
 //! | `memory.rs` | the budget of DRAM, and how much of it each part has borrowed |
@@ -18,6 +19,7 @@
 pub(crate) mod condition;
 pub(crate) mod empty_ranges;
 pub(crate) mod engine;
+pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod health;
 pub(crate) mod lent;
@@ -36,12 +38,14 @@ use terrace_disk::{Descriptors, Fs, MeteredFs, SparingFs};
 use terrace_table::BlockCache;
 
 use self::empty_ranges::EmptyRanges;
+use self::events::Events;
 use self::files::Files;
 use self::health::Health;
 use self::memory::Memory;
 use self::snapshots::Snapshots;
 use self::table_reads::TableReader;
 use crate::env::Env;
+use crate::latency::{Timers, Timing};
 use crate::options::Options;
 use crate::stats::Counters;
 
@@ -56,7 +60,9 @@ pub(crate) struct Core {
     pub snapshots: Arc<Snapshots>,
     pub empty_ranges: EmptyRanges,
     pub health: Health,
+    pub events: Arc<Events>,
     pub counters: Counters,
+    pub timers: Arc<Timers>,
     pub memory: Arc<Memory>,
     pub table_reader: Arc<TableReader>,
     /// Whether everything written is lost at the close: then nothing is compacted.
@@ -75,10 +81,12 @@ impl Core {
 
     fn over(dir: PathBuf, options: Options, env: Env, is_scratch: bool) -> Result<Arc<Core>> {
         options.validate()?;
+        let events = Events::new(&options.listeners);
         let memory = Memory::new(options.memory_budget);
         let descriptors = Descriptors::new(options.most_open_tables());
         let sparing = SparingFs::new(env.fs.clone(), descriptors.clone());
-        let fs = Arc::new(MeteredFs::new(Arc::new(sparing)));
+        let timers = Timers::new(options.latencies, env.clock.clone());
+        let fs = Arc::new(MeteredFs::watched(Arc::new(sparing), timers.watch()));
         Ok(Arc::new(Core {
             files: Files::new(fs.clone(), &dir, descriptors),
             fs,
@@ -88,8 +96,10 @@ impl Core {
             env,
             snapshots: Arc::default(),
             empty_ranges: EmptyRanges::default(),
-            health: Health::default(),
+            health: Health::new(events.clone()),
+            events,
             counters: Counters::default(),
+            timers,
             memory,
             is_scratch,
         }))
@@ -105,21 +115,27 @@ impl Core {
         self.table_reader.reconsider(&*self.fs, self.env.clock.now());
     }
 
+    /// A point read begins: it is counted, and perhaps timed.
+    #[inline]
+    pub fn begin_get(&self) -> Timing<'_> {
+        self.counters.gets.add(1);
+        self.timers.get()
+    }
+
     /// Waits for `delay`, to throttle a writer, and counts it.
     pub fn slow_down(&self, delay: Duration) {
         if !delay.is_zero() {
-            self.counters.stalls.add(1);
-            self.counters.stall_nanos.add(delay.as_nanos() as u64);
             self.env.clock.sleep(delay);
+            self.note_stall(delay, false);
         }
     }
 
     /// Does what a writer has to wait for, and counts the time.
     pub fn stalled(&self, wait: impl FnOnce() -> Result<()>) -> Result<()> {
+        let _span = tracing::debug_span!("stall").entered();
         let start = self.env.clock.now();
         let outcome = wait();
-        self.counters.stalls.add(1);
-        self.counters.stall_nanos.add((self.env.clock.now() - start).as_nanos() as u64);
+        self.note_stall(self.env.clock.now() - start, true);
         outcome
     }
 

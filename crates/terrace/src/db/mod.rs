@@ -1,6 +1,7 @@
 //! The database: everything that users call.
 
 mod commit;
+mod explain;
 mod iter;
 mod keyspace;
 mod range;
@@ -39,6 +40,7 @@ use crate::repair::{self, RepairOptions};
 use crate::scratch;
 use crate::stats::Stats;
 
+pub use explain::Explanation;
 pub use iter::{DbIter, Entries};
 pub use keyspace::{Keyspace, KeyspaceOptions, KeyspaceStats};
 pub use range::KeyRange;
@@ -128,9 +130,10 @@ impl Db {
     /// Opens a database in the caller's environment, for tests under simulation.
     pub fn open_in(env: Env, path: impl AsRef<Path>, options: Options) -> Result<Db> {
         let dir = lasting(path.as_ref())?;
+        let (engine, read_only) = (options.engine.name(), options.read_only);
+        let _span = tracing::info_span!("open", dir = %dir.display(), engine, read_only).entered();
         repair::admit(&*env.fs, &dir)?;
         let traces = Traces::make(&*env.fs, &dir, &dir.join(LOCK_FILE), &options)?;
-        let read_only = options.read_only;
         let lock = match read_only {
             true => env.fs.lock_to_read(&dir.join(LOCK_FILE))?,
             false => Some(env.fs.lock(&dir.join(LOCK_FILE))?),
@@ -199,6 +202,7 @@ impl Db {
         if !env.fs.exists(&dir)? {
             return Err(Error::NotFound { dir: dir.to_path_buf() });
         }
+        let _span = tracing::info_span!("repair", dir = %dir.display()).entered();
         repair::admit_repair(&env, &dir, &options.pool)?;
         let path = dir.join(LOCK_FILE);
         let was_there = env.fs.exists(&path)?;
@@ -222,6 +226,7 @@ impl Db {
 
     /// Makes everything acknowledged so far survive a power cut, on media where it does not at once.
     pub fn sync(&self) -> Result<()> {
+        let _span = tracing::debug_span!("sync").entered();
         self.inner.alone(|inner| inner.check_open().and_then(|()| inner.engine.sync()))
     }
 
@@ -240,6 +245,7 @@ impl Db {
         let core = &self.inner.core;
         let mut stats = Stats { engine: core.options.engine.name(), ..Stats::default() };
         stats.counts = core.counters.snapshot();
+        stats.latencies = core.timers.figures();
         stats.counts.snapshots = core.snapshots.count() as u64;
         stats.dram.budget = core.options.memory_budget;
         stats.dram.block_cache = core.cache().usage();
@@ -294,6 +300,7 @@ impl Db {
     /// Reads everything and proves every structure; writers wait meanwhile. Damage is in the report, not an
     /// error. A closed database is refused.
     pub fn check(&self) -> Result<CheckReport> {
+        let _span = tracing::info_span!("check").entered();
         let report = Cell::new(CheckReport::default());
         let _unchanged = self.inner.catalog.hold();
         self.inner.alone(|store| {
@@ -308,14 +315,18 @@ impl Db {
     }
 
     /// Waits for the background work that has begun and closes the database cleanly. Writes are refused from then on;
-    /// snapshots and iterators may still read. Later calls return the same outcome again.
+    /// snapshots and iterators may still read. Later calls return the same outcome again. Then it waits until
+    /// [`Listeners`](crate::Listeners) have heard of everything.
     pub fn close(&self) -> Result<()> {
+        let _span = tracing::info_span!("close").entered();
         // Before the lead is taken, for which a sweep may wait.
         self.inner.sweeps.close();
-        self.inner.alone(|store| {
+        let outcome = self.inner.alone(|store| {
             store.closed.store(true, Ordering::Release);
             self.inner.close_once()
-        })
+        });
+        self.inner.core.events.settle();
+        outcome
     }
 }
 
@@ -362,6 +373,8 @@ impl Store {
         if group.ops() == 0 {
             return self.engine.sync().map(|()| true);
         }
+        let _span =
+            tracing::trace_span!("group", batches = group.requests.len(), ops = group.ops(), sync).entered();
         let last = group.first_seq + group.ops() - 1;
         // Given out even if the group fails: a log may hold part of it.
         self.last_seq.store(last, Ordering::Relaxed);

@@ -122,7 +122,7 @@ impl Db {
 impl Store {
     /// The value of the key at `place`.
     pub(super) fn get(&self, place: &[u8]) -> Result<Option<Bytes>> {
-        self.core.counters.gets.add(1);
+        let _timing = self.core.begin_get();
         let found = self.engine.get(place, None)?;
         self.engine.intact()?;
         Ok(found)
@@ -130,13 +130,13 @@ impl Store {
 
     /// What `f` makes of that value.
     pub(super) fn get_with<T>(&self, place: &[u8], f: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
-        self.core.counters.gets.add(1);
+        let _timing = self.core.begin_get();
         shown(&self.core, &*self.engine, place, None, f)
     }
 
     /// Whether there is one.
     pub(super) fn contains(&self, place: &[u8]) -> Result<bool> {
-        self.core.counters.gets.add(1);
+        let _timing = self.core.begin_get();
         let found = self.engine.contains(place)?;
         self.engine.intact()?;
         Ok(found)
@@ -218,7 +218,7 @@ impl Hold {
 
     /// The value of the key at `place`.
     pub fn get(&self, place: &[u8]) -> Result<Option<Bytes>> {
-        self.core.counters.gets.add(1);
+        let _timing = self.core.begin_get();
         let found = self.engine.get(place, Some(self.seq))?;
         self.engine.intact()?;
         Ok(found)
@@ -317,7 +317,7 @@ impl Snapshot {
         if self.space == Space::Nowhere {
             return Ok(None);
         }
-        self.hold.core.counters.gets.add(1);
+        let _timing = self.hold.core.begin_get();
         shown(&self.hold.core, &*self.hold.engine, &place, Some(self.hold.seq), f)
     }
 

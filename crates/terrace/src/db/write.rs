@@ -68,6 +68,7 @@ impl Db {
         if batch.is_empty() && batch.validate().is_ok() && !options.sync {
             return Ok(());
         }
+        let _timing = self.inner.core.timers.put();
         if batch.len() == 1
             && batch.validate().is_ok()
             && let Some(op) = batch.ops().next()
@@ -136,6 +137,7 @@ impl Db {
         condition: Condition<'_>,
         options: WriteOptions,
     ) -> Result<bool> {
+        let _timing = self.inner.core.timers.put();
         if op.key.len() <= MAX_KEY_BYTES
             && op.value.len() <= MAX_VALUE_BYTES
             && let Some(outcome) = self.directly(op, condition)

@@ -100,6 +100,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
             change.move_to(pick.output, pick.inputs.iter().copied());
             return self.install(change, None);
         }
+        let running = self.core.begin_compaction();
         let (written, moved) = match self.merge_runs(task, levels, patience) {
             Err(e) if e.kind() == ErrorKind::PoolFull && self.falls_back(task) => {
                 // Output without room in persistent memory becomes a table.
@@ -114,6 +115,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         let bytes = change.bytes();
         self.install(change, None)?;
         self.core.counters.count_compaction(pick.output, bytes);
+        running.done(bytes);
         task.count(self.runs.lists());
         self.remove_merged(pick);
         Ok(())

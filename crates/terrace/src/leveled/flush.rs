@@ -41,7 +41,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
             // The memtable is gone, and the stage is merely fuller than it should be. The next flush tries
             // again.
             tracing::warn!(%error, "what was to leave the stage could not");
-            self.core.counters.background_errors.add(1);
+            self.core.put_off(&error);
         }
         Ok(())
     }

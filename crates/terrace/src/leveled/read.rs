@@ -4,6 +4,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Weak};
 
 use bytes::Bytes;
+use terrace_base::trail::{self, Touch};
 use terrace_base::{Error, Result};
 use terrace_table::{Cursor, Entry};
 
@@ -137,7 +138,11 @@ fn in_memtables<M: Memtable, T>(
     take: &mut impl FnMut(Lent<'_>) -> T,
 ) -> Option<Option<T>> {
     let mut taken = |version: Version<'_>| version.put().map(|value| take(Lent::InPlace(value)));
-    memtables.iter().find_map(|memtable| memtable.get(key, at, &mut taken))
+    memtables.iter().find_map(|memtable| {
+        let found = memtable.get(key, at, &mut taken);
+        trail::note(|| Touch::Memtable { found: found.is_some() });
+        found
+    })
 }
 
 /// A walk during which versions may leave the stage. Whenever the readable set differs from the one with

@@ -16,6 +16,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use terrace_base::trail::{self, Touch};
 use terrace_base::{Error, Result};
 use terrace_index::pmlist::{Figures, ListUse, Lists, PmList, Style};
 use terrace_pmem::{Marks, Pool};
@@ -119,12 +120,18 @@ impl ListRun {
                 self.filter.get_or_init(|| Filter::of(Bytes::from(bytes)))
             }
         };
-        Ok(filter.as_ref().is_none_or(|filter| filter.may_contain(key)))
+        let Some(filter) = filter else { return Ok(true) };
+        let may = filter.may_contain(key);
+        trail::note(|| Touch::Filter { number: Some(self.meta.number), may });
+        Ok(may)
     }
 
     /// The newest version of `key` up to sequence number `at`, whatever the filter says.
     pub fn search(&self, key: &[u8], at: u64) -> Result<Option<Entry>> {
         let found = self.list()?.get(key, at)?;
+        if let Some(found) = &found {
+            trail::note(|| Touch::Record { bytes: (key.len() + found.value.len()) as u64 });
+        }
         Ok(found.map(|found| Entry {
             seq: found.seq,
             kind: found.kind,

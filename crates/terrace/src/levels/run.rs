@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use terrace_base::Result;
+use terrace_base::trail::{self, Touch};
 use terrace_table::{Cursor, Entry, Kind, PassedBlocks, Position, Table, TableCursor, TableMeta};
 
 use super::list_cursor::ListCursor;
@@ -59,10 +60,15 @@ impl Run {
 
     /// The newest version of `key` up to sequence number `at`, whatever the filter says.
     pub fn search(&self, key: &[u8], at: u64) -> Result<Option<Entry>> {
-        match self {
+        let found = match self {
             Run::Table(table) => table.search(key, at),
             Run::List(list) => list.search(key, at),
-        }
+        }?;
+        trail::note(|| {
+            let (number, found) = (self.number(), found.is_some());
+            if self.is_list() { Touch::List { number, found } } else { Touch::Table { number, found } }
+        });
+        Ok(found)
     }
 
     /// Whether a version of `key` may be in it: if false, there is none.

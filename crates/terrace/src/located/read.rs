@@ -4,6 +4,7 @@
 //! between; it then looks the word up again. An unchanged word whose table is gone is damage.
 
 use bytes::Bytes;
+use terrace_base::trail::{self, Touch};
 use terrace_base::{Error, Result};
 use terrace_index::PointIndex;
 use terrace_table::{Entry, Position, Sought, find_many};
@@ -88,11 +89,15 @@ impl Located {
 
     fn candidates(&self, key: &[u8], at: u64) -> Result<Option<(u64, Candidates)>> {
         let _here = self.limbo.enter();
-        let Some(word) = self.index.get(key)? else { return Ok(None) };
+        let found = self.index.get(key)?;
+        trail::note(|| Touch::Index { found: found.is_some() });
+        let Some(word) = found else { return Ok(None) };
         let candidates = match self.decode_word(word)? {
             Location::Position(position) => Candidates::One(position),
             Location::Chain(offset) => {
-                Candidates::Many(Chain::load(&self.pool, offset)?.visible(at).to_vec())
+                let versions = Chain::load(&self.pool, offset)?.visible(at).to_vec();
+                trail::note(|| Touch::Versions { count: versions.len() as u64 });
+                Candidates::Many(versions)
             }
         };
         Ok(Some((word, candidates)))
@@ -123,7 +128,9 @@ impl Located {
         let Some(found) = table.get_at(position, key, seq)? else {
             return Err(self.misplaced(key, position));
         };
-        Ok(Outcome::Found(Some(found).filter(|entry| entry.seq <= at)))
+        let found = Some(found).filter(|entry| entry.seq <= at);
+        trail::note(|| Touch::Table { number: position.number(), found: found.is_some() });
+        Ok(Outcome::Found(found))
     }
 
     /// The location in an index word always holds some version of the key.

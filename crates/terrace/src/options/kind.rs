@@ -60,6 +60,19 @@ macro_rules! engines {
                 Facts { name, number, in_pool, buffer_place, is_ordered }
             }
         }
+
+        // By its path: in scope, its `number` would take the place of the engine's.
+        impl super::settings::Choice for EngineKind {
+            const NAMES: &'static [&'static str] = &[$($name),*];
+
+            fn number(&self) -> usize {
+                *self as usize
+            }
+
+            fn take(&mut self, number: usize) {
+                *self = Self::ALL[number];
+            }
+        }
     };
 }
 

@@ -4,12 +4,18 @@
 //! |---|---|
 //! | `kind.rs` | the engines |
 //! | `slm.rs`, `lsm.rs`, `turbo.rs`, `sptree.rs`, `split.rs`, `wip.rs`, `lab.rs`, `tlsm.rs` | the options of one engine, and their names and ranges |
+//! | `pool.rs` | the place of the pool |
 //! | `table_reads.rs` | how tables are read |
 //! | `settings.rs` | the allowed values of named options |
+//! | `list.rs` | all options with their values, as a list and as a file |
+//! | `file.rs` | options read from a file |
 
+mod file;
 mod kind;
 mod lab;
+mod list;
 mod lsm;
+mod pool;
 mod settings;
 mod slm;
 mod split;
@@ -21,15 +27,16 @@ mod tlsm;
 mod turbo;
 mod wip;
 
-use std::path::PathBuf;
-
 use terrace_base::{Error, Result};
-use terrace_pmem::Profile;
 pub use terrace_table::Compression;
+
+use crate::events::Listeners;
 
 pub use self::kind::{BufferPlace, EngineKind};
 pub use self::lab::{LabOptions, LabTrees};
+pub use self::list::OptionInfo;
 pub use self::lsm::{LogPlace, LsmOptions};
+pub use self::pool::PoolChoice;
 use self::settings::{EngineOptions, KIB, MIB, Setting, Slot, TIB};
 pub use self::slm::SlmOptions;
 pub use self::split::SplitOptions;
@@ -38,25 +45,6 @@ pub use self::table_reads::TableReads;
 pub use self::tlsm::{ListDesign, TieringKind, TlsmOptions};
 pub use self::turbo::TurboOptions;
 pub use self::wip::{BucketMemtableKind, WipOptions};
-
-/// The place of the persistent-memory pool.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub enum PoolChoice {
-    /// A file `pool` in the database directory, used as its file system allows: persistent memory on a DAX
-    /// file system, elsewhere an ordinary file with a commit log beside it.
-    #[default]
-    Auto,
-    /// This file on a DAX file system, or this devdax device.
-    Path(PathBuf),
-    /// An ordinary file treated as persistent memory, with the latency and bandwidth of `profile`. It does
-    /// not really survive a power cut: for measurements and tests.
-    Emulated {
-        /// The pool file; by default `pool` in the database directory.
-        path: Option<PathBuf>,
-        /// The medium to emulate.
-        profile: Profile,
-    },
-}
 
 /// The most tables open at a time if the user has not set a number.
 const MOST_OPEN_TABLES: u64 = 1 << 16;
@@ -104,6 +92,10 @@ pub struct Options {
     pub create_if_missing: bool,
     /// Bytes of an allocation unit of the pool; fixed when the pool is created.
     pub pool_extent_bytes: u64,
+    /// Whether it is measured how long operations take: see [`Latencies`](crate::Latencies).
+    pub latencies: bool,
+    /// Who hears of flushes, compactions, stalls and failures.
+    pub listeners: Listeners,
     /// The `slm` engine's own options.
     pub slm: SlmOptions,
     /// The `lsm` engine's own options.
@@ -138,6 +130,8 @@ impl Default for Options {
             read_only: false,
             create_if_missing: true,
             pool_extent_bytes: 64 << 10,
+            latencies: true,
+            listeners: Listeners::default(),
             slm: SlmOptions::default(),
             lsm: LsmOptions::default(),
             turbo: TurboOptions::default(),
@@ -167,7 +161,8 @@ macro_rules! of_engines {
 }
 
 impl Options {
-    /// Sets an option by name, such as `slm.block_bytes` to `4096`. Sizes are in bytes.
+    /// Sets an option by name, such as `slm.block_bytes` to `4096`. Sizes are in bytes, or have a unit: `4KiB`.
+    /// [`list`](Self::list) has the names, and the values that each may have.
     ///
     /// # Errors
     /// `InvalidArgument` if there is no such option, with a list of the existing ones, or if it
@@ -208,8 +203,18 @@ impl Options {
         own.map(|setting| (setting.name, setting.slot.shown())).collect()
     }
 
-    /// Refuses values out of their ranges, and those that cannot work together, by name.
-    pub(crate) fn validate(&self) -> Result<()> {
+    /// Refuses values out of their ranges, and those that cannot work together, by name. Opening does so, too.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, which names the option and what it may be.
+    ///
+    /// ```
+    /// let mut options = terrace::Options::default();
+    /// options.set("lsm.l0_stop_tables", "10")?; // each alone may be so
+    /// assert!(options.validate().unwrap_err().to_string().contains("must ascend"));
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn validate(&self) -> Result<()> {
         let mut options = self.clone();
         options.settings().iter().try_for_each(Setting::check)?;
         if !self.pool_extent_bytes.is_power_of_two() {
@@ -227,17 +232,24 @@ impl Options {
         of_engines!(self)
     }
 
-    /// Every option that is a number or a choice by name.
+    /// Every option, by its name.
     fn settings(&mut self) -> Vec<Setting<'_>> {
-        let whole = |name, kept, range| Setting { name, slot: Slot::Whole(kept, range) };
+        let set = |name, slot| Setting { name, slot };
         let mut all = vec![
-            whole("memory_budget", &mut self.memory_budget, KIB..=16 * TIB),
-            whole("pm_bytes", &mut self.pm_bytes, 64 * KIB..=16 * TIB),
-            whole("background_threads", &mut self.background_threads, 1..=256),
-            whole("max_open_tables", &mut self.max_open_tables, 0..=1_000_000),
-            Setting { name: "map_logs", slot: Slot::Flag(&mut self.map_logs) },
-            Setting { name: "table_reads", slot: Slot::OneNamed(&mut self.table_reads) },
-            whole("pool_extent_bytes", &mut self.pool_extent_bytes, 4 * KIB..=64 * MIB),
+            set("engine", Slot::OneNamed(&mut self.engine)),
+            set("pool", Slot::Pool(&mut self.pool)),
+            set("memory_budget", Slot::Whole(&mut self.memory_budget, KIB..=16 * TIB)),
+            set("pm_bytes", Slot::Whole(&mut self.pm_bytes, 64 * KIB..=16 * TIB)),
+            set("sync", Slot::Flag(&mut self.sync)),
+            set("background_threads", Slot::Whole(&mut self.background_threads, 1..=256)),
+            set("max_open_tables", Slot::Whole(&mut self.max_open_tables, 0..=1_000_000)),
+            set("map_logs", Slot::Flag(&mut self.map_logs)),
+            set("table_reads", Slot::OneNamed(&mut self.table_reads)),
+            set("compression", Slot::OneNamed(&mut self.compression)),
+            set("read_only", Slot::Flag(&mut self.read_only)),
+            set("create_if_missing", Slot::Flag(&mut self.create_if_missing)),
+            set("pool_extent_bytes", Slot::Whole(&mut self.pool_extent_bytes, 4 * KIB..=64 * MIB)),
+            set("latencies", Slot::Flag(&mut self.latencies)),
         ];
         all.extend(of_engines!(self).into_iter().flat_map(EngineOptions::settings));
         all

@@ -3,8 +3,10 @@
 
 use std::ops::RangeInclusive;
 
-use terrace_base::{Error, Result};
+use terrace_base::{Error, Result, size};
 use terrace_table::TableOptions;
+
+use super::pool::{POOLS, PoolChoice};
 
 pub(super) const KIB: u64 = 1 << 10;
 pub(super) const MIB: u64 = 1 << 20;
@@ -46,6 +48,7 @@ pub(super) enum Slot<'a> {
     Share(&'a mut f64),
     Flag(&'a mut bool),
     OneNamed(&'a mut dyn AnyChoice),
+    Pool(&'a mut PoolChoice),
 }
 
 /// A choice among a few, each of which has a name.
@@ -114,7 +117,7 @@ impl Slot<'_> {
             Slot::OneOf(kept, values) => values.contains(&kept.get()),
             Slot::Real(kept, range) => range.contains(kept),
             Slot::Share(kept) => (0.0..1.0).contains(&**kept),
-            Slot::Flag(_) | Slot::OneNamed(_) => true,
+            Slot::Flag(_) | Slot::OneNamed(_) | Slot::Pool(_) => true,
         }
     }
 
@@ -125,13 +128,19 @@ impl Slot<'_> {
             Slot::Real(kept, _) | Slot::Share(kept) => text.parse().map(|value| **kept = value).is_ok(),
             Slot::Flag(kept) => text.parse().map(|value| **kept = value).is_ok(),
             Slot::OneNamed(kept) => kept.choose(text),
+            Slot::Pool(kept) => PoolChoice::parse(text).map(|pool| **kept = pool).is_ok(),
         }
     }
 
+    /// Whether values are numbers, true or false: others are quoted in files.
+    pub fn is_bare(&self) -> bool {
+        !matches!(self, Slot::OneNamed(_) | Slot::Pool(_))
+    }
+
     /// Its allowed values, in words that follow "must be".
-    fn range(&self) -> String {
+    pub fn range(&self) -> String {
         match self {
-            Slot::Whole(_, range) => format!("{} to {}", size(*range.start()), size(*range.end())),
+            Slot::Whole(_, range) => format!("{} to {}", told(*range.start()), told(*range.end())),
             Slot::OneOf(_, values) => {
                 let values: Vec<String> = values.iter().map(u64::to_string).collect();
                 format!("one of {}", values.join(", "))
@@ -143,6 +152,7 @@ impl Slot<'_> {
                 [others @ .., last] => format!("{} or {last}", others.join(", ")),
                 [] => String::new(),
             },
+            Slot::Pool(_) => POOLS.into(),
         }
     }
 
@@ -153,12 +163,13 @@ impl Slot<'_> {
             Slot::Real(kept, _) | Slot::Share(kept) => kept.to_string(),
             Slot::Flag(kept) => kept.to_string(),
             Slot::OneNamed(kept) => kept.name().into(),
+            Slot::Pool(kept) => kept.to_string(),
         }
     }
 }
 
 /// A number, with its size in words if it is a large power of two.
-fn size(value: u64) -> String {
+fn told(value: u64) -> String {
     let units = [("TiB", TIB), ("GiB", GIB), ("MiB", MIB)];
     match units.iter().find(|(_, unit)| value >= *unit && value.is_multiple_of(*unit)) {
         Some((name, unit)) => format!("{value} ({} {name})", value / unit),
@@ -178,9 +189,13 @@ impl Setting<'_> {
         }
     }
 
-    /// Sets a value given as text.
+    /// Sets a value given as text; a size may have a unit.
     pub fn set(&mut self, text: &str) -> Result<()> {
-        if self.slot.read(text) && self.slot.is_admitted() {
+        let is_size = self.name.ends_with("_bytes") || self.name == "memory_budget";
+        let has_unit = is_size && text.ends_with(|last: char| last.is_ascii_alphabetic());
+        let bytes = if has_unit { size::parse(text).ok() } else { None };
+        let is_read = self.slot.read(text) || bytes.is_some_and(|bytes| self.slot.read(&bytes.to_string()));
+        if is_read && self.slot.is_admitted() {
             return Ok(());
         }
         Err(Error::invalid(format!("{} cannot be {text}: it must be {}", self.name, self.slot.range())))

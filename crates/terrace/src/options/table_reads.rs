@@ -1,4 +1,6 @@
-//! How tables are read.
+//! How tables are read, and how they are compressed, by name.
+
+use terrace_table::Compression;
 
 use super::settings::Choice;
 
@@ -24,5 +26,17 @@ impl Choice for TableReads {
 
     fn take(&mut self, number: usize) {
         *self = [Self::Auto, Self::Mapped, Self::Calls][number];
+    }
+}
+
+impl Choice for Compression {
+    const NAMES: &'static [&'static str] = &["none", "lz4"];
+
+    fn number(&self) -> usize {
+        usize::from(*self == Compression::Lz4)
+    }
+
+    fn take(&mut self, number: usize) {
+        *self = [Compression::None, Compression::Lz4][number];
     }
 }

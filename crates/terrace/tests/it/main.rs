@@ -10,6 +10,7 @@ mod harness;
 mod heal;
 mod histories;
 mod kills;
+mod largest;
 mod limits;
 mod lists;
 mod lives;

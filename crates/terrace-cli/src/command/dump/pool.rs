@@ -14,7 +14,7 @@ use terrace_pmem::{Granularity, Kind, MediaRequest, Pool, PoolOptions};
 
 use crate::escape::hex;
 use crate::failure::{CommandResult, Failure};
-use crate::size::human;
+use terrace_base::size::human;
 
 pub(super) fn dump(path: &Path, out: &mut dyn Write) -> CommandResult {
     let copy = tempfile::NamedTempFile::new().map_err(|e| Failure::io(&std::env::temp_dir(), "create", e))?;

@@ -2,7 +2,7 @@
 //! engine.
 
 use serde_json::{Value, json};
-use terrace::Stats;
+use terrace::{Latency, Stats};
 
 use crate::failure::{CommandResult, Failure};
 
@@ -26,6 +26,12 @@ pub(super) fn render(stats: &Stats) -> CommandResult<String> {
         "lists": lists_json(stats),
         "slots": slots_json(stats),
         "counts": counts_json(stats),
+        "latencies": {
+            "gets": latency_json(&stats.latencies.gets),
+            "puts": latency_json(&stats.latencies.puts),
+            "syncs": latency_json(&stats.latencies.syncs),
+            "stalls": latency_json(&stats.latencies.stalls),
+        },
     });
     let text = serde_json::to_string_pretty(&value);
     text.map(|t| t + "\n").map_err(|e| Failure::error(format!("cannot write the statistics: {e}")))
@@ -155,6 +161,20 @@ fn slots_json(stats: &Stats) -> Value {
         "migrated": split.migrated,
         "migrated_bytes": split.migrated_bytes,
         "dead_bytes": split.dead_bytes,
+    })
+}
+
+/// Times in nanoseconds.
+fn latency_json(latency: &Latency) -> Value {
+    let nanos = |duration: std::time::Duration| duration.as_nanos() as u64;
+    json!({
+        "timed": latency.timed,
+        "mean": nanos(latency.mean),
+        "median": nanos(latency.median),
+        "p90": nanos(latency.p90),
+        "p99": nanos(latency.p99),
+        "p999": nanos(latency.p999),
+        "longest": nanos(latency.longest),
     })
 }
 

@@ -7,12 +7,12 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use terrace::Stats;
+use terrace::{Latency, Stats};
 use terrace_bench::report::{grouped, nanos};
 
 use crate::failure::CommandResult;
 use crate::open::{Intent, OpenArgs};
-use crate::size::human;
+use terrace_base::size::human;
 
 /// Shows the contents of DRAM, persistent memory and SSD, their cost, and the effect of a power cut.
 ///
@@ -73,6 +73,7 @@ pub fn render(stats: &Stats) -> String {
     lists(stats, &mut text);
     slots(stats, &mut text);
     counts(stats, &mut text);
+    latencies(stats, &mut text);
     text
 }
 
@@ -274,6 +275,27 @@ fn counts(stats: &Stats, text: &mut String) {
         ),
     ];
     floor(text, "Since it was opened", "", &parts);
+}
+
+/// How long operations took, of those kinds that were timed.
+fn latencies(stats: &Stats, text: &mut String) {
+    let all = &stats.latencies;
+    let kinds = [("gets", &all.gets), ("puts", &all.puts), ("syncs", &all.syncs), ("stalls", &all.stalls)];
+    if kinds.iter().all(|(_, latency)| latency.timed == 0) {
+        return;
+    }
+    let time = |duration: std::time::Duration| nanos(duration.as_nanos() as u64);
+    let _ = writeln!(
+        text,
+        "{:<8}{:>12}{:>10}{:>10}{:>10}{:>10}",
+        "TIMES", "timed", "median", "99 %", "99.9 %", "longest"
+    );
+    for (kind, latency) in kinds.into_iter().filter(|(_, latency)| latency.timed > 0) {
+        let Latency { timed, median, p99, p999, longest, .. } = *latency;
+        let [median, p99, p999, longest] = [median, p99, p999, longest].map(time);
+        let _ =
+            writeln!(text, "  {kind:<6}{:>12}{median:>10}{p99:>10}{p999:>10}{longest:>10}", grouped(timed));
+    }
 }
 
 /// Bytes that went into each level, as far down as any did.

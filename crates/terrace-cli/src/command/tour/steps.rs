@@ -11,8 +11,8 @@ use crate::command::stat;
 use crate::escape::preview;
 use crate::failure::{CommandResult, Failure, exit};
 use crate::open::{Intent, OpenArgs};
-use crate::size::human;
 use crate::text;
+use terrace_base::size::human;
 
 const BATCH_RECORDS: u64 = 500;
 /// Every so many records one is overwritten.

@@ -13,19 +13,14 @@ pub(crate) fn pieces(live_bytes: u64, options: &BucketOptions) -> usize {
 
 /// Keys at which a bucket is cut into up to `pieces`, ascending: each piece but the first begins at one of them.
 ///
-/// `sublevels` has keys of each sublevel of the whole bucket ([`rows`](super::rows)), ascending, in
-/// proportion to its bytes everywhere. `first` is the bucket's smallest key, so that no piece is empty.
+/// `sample` has keys of the whole bucket, ascending, of every sublevel in proportion to its bytes. `first` is the
+/// bucket's smallest key, so that no piece is empty.
 ///
-/// As published: the keys that cut each sublevel evenly; and among all of these, those that cut them evenly.
-pub(crate) fn splitters(sublevels: &[Vec<Vec<u8>>], pieces: usize, first: &[u8]) -> Vec<Vec<u8>> {
-    let mut all: Vec<&Vec<u8>> = sublevels.iter().flat_map(|keys| evenly(keys, pieces)).collect();
-    all.sort_unstable();
-    distinct(evenly(&all, pieces).map(|key| (*key).clone()).collect(), first)
-}
-
-/// The keys that cut `keys` into this many even pieces.
-fn evenly<T>(keys: &[T], pieces: usize) -> impl Iterator<Item = &T> {
-    (1..pieces).filter_map(move |i| keys.get(i * keys.len() / pieces))
+/// The paper takes as many keys from a short sublevel as from a long one; a sample by bytes cuts where the bytes
+/// are.
+pub(crate) fn splitters(sample: &[Vec<u8>], pieces: usize, first: &[u8]) -> Vec<Vec<u8>> {
+    let evenly = (1..pieces).filter_map(|i| sample.get(i * sample.len() / pieces));
+    distinct(evenly.cloned().collect(), first)
 }
 
 /// The remaining cuts if the tables of these ranges stay as they are: one inside of a table moves to its

@@ -6,7 +6,7 @@ use super::ranges::{are_alone, heaviest};
 use super::*;
 use crate::compaction::overlap::overlaps;
 
-/// Where a bucket is cut: at keys of every sublevel, around tables that stay. `sample` returns keys of a
+/// Where a bucket is cut: at keys of all tables, around tables that stay. `sample` returns keys of a
 /// table, by its index.
 pub(super) fn cuts(
     tables: &[BucketTable<'_>],
@@ -16,11 +16,8 @@ pub(super) fn cuts(
 ) -> Vec<Vec<u8>> {
     let ranges: Vec<KeyRange<'_>> = tables.iter().map(BucketTable::range).collect();
     let Some(first) = ranges.iter().map(|(smallest, _)| *smallest).min() else { return Vec::new() };
-    let mut keys: Vec<Vec<Vec<u8>>> = vec![Vec::new(); sublevels(&ranges)];
-    for (table, row) in rows(&ranges).into_iter().enumerate() {
-        keys[row].extend(sample(table));
-    }
-    keys.iter_mut().for_each(|keys| keys.sort_unstable());
+    let mut keys: Vec<Vec<u8>> = (0..tables.len()).flat_map(sample).collect();
+    keys.sort_unstable();
     let stay: Vec<KeyRange<'_>> =
         tables.iter().filter(|t| kept.contains(&t.number)).map(BucketTable::range).collect();
     fit(splitters(&keys, options.split_into, first), &stay, first)
@@ -344,15 +341,11 @@ fn keys(names: &[&str]) -> Vec<Vec<u8>> {
 #[test]
 fn splitters_are_real_keys_that_cut_evenly() {
     let even = keys(&["a", "b", "c", "d", "e", "f", "g", "h"]);
-    assert_eq!(splitters(std::slice::from_ref(&even), 4, b"a"), keys(&["c", "e", "g"]));
-    assert_eq!(splitters(&[even.clone(), even.clone()], 4, b"a"), keys(&["c", "e", "g"]));
-    // As many from a short sublevel as from a long one.
-    let narrow = keys(&["x", "xa", "xb", "xc"]);
-    assert_eq!(splitters(&[even.clone(), narrow], 4, b"a"), keys(&["e", "xa", "xb"]));
-    assert_eq!(splitters(&[keys(&["a"; 9])], 8, b"a"), keys(&[]), "there is no key to cut at");
-    assert_eq!(splitters(&[keys(&["a", "b"])], 8, b"a"), keys(&["b"]));
+    assert_eq!(splitters(&even, 4, b"a"), keys(&["c", "e", "g"]));
+    assert_eq!(splitters(&even, 1, b""), keys(&[]));
+    assert_eq!(splitters(&keys(&["a"; 9]), 8, b"a"), keys(&[]), "there is no key to cut at");
+    assert_eq!(splitters(&keys(&["a", "b"]), 8, b"a"), keys(&["b"]));
     assert_eq!(splitters(&[], 8, b""), keys(&[]));
-    assert_eq!(splitters(&[even], 1, b""), keys(&[]));
 }
 
 #[test]
@@ -416,17 +409,15 @@ proptest! {
 
     #[test]
     fn cuts_are_real_and_leave_no_piece_empty(
-        mut samples in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..6),
+        mut all in prop::collection::vec(any::<u8>(), 0..80),
         pieces in 1usize..9,
         kept_from in any::<u8>(),
         kept_len in 1u8..9,
     ) {
-        samples.iter_mut().for_each(|keys| keys.sort_unstable());
-        let sublevels: Vec<Vec<Vec<u8>>> =
-            samples.iter().map(|keys| keys.iter().map(|key| vec![*key]).collect()).collect();
-        let all: Vec<u8> = samples.concat();
+        all.sort_unstable();
+        let sample: Vec<Vec<u8>> = all.iter().map(|key| vec![*key]).collect();
         let first = vec![all.iter().copied().min().unwrap_or(0)];
-        let cuts = splitters(&sublevels, pieces, &first);
+        let cuts = splitters(&sample, pieces, &first);
         prop_assert!(cuts.len() < pieces);
         prop_assert!(cuts.iter().all(|cut| all.contains(&cut[0]) && *cut > first));
         prop_assert!(cuts.windows(2).all(|pair| pair[0] < pair[1]));

@@ -25,6 +25,7 @@ use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_base::rng::Rng;
+use terrace_base::trail::{self, Touch};
 use terrace_base::{Error, Result};
 use terrace_index::limbo::Limbo;
 use terrace_index::pins::Pins;
@@ -212,12 +213,17 @@ impl ValueTree {
     /// The newest version of `key` here up to sequence number `at`.
     pub fn get(&self, key: &[u8], at: u64) -> Result<Option<Entry>> {
         let hash = self.hash(key);
-        if !self.may_hold(hash) {
+        let may = self.may_hold(hash);
+        trail::note(|| Touch::Filter { number: None, may });
+        if !may {
             return Ok(None);
         }
         let _here = self.limbo.enter();
-        let Some(Place::Here(word)) = self.place(key)? else { return Ok(None) };
+        let place = self.place(key)?;
+        trail::note(|| Touch::Index { found: place.is_some() });
+        let Some(Place::Here(word)) = place else { return Ok(None) };
         let record = self.record(word, key)?;
+        trail::note(|| Touch::Record { bytes: (key.len() + record.value.len()) as u64 });
         if record.number > at {
             return Ok(None);
         }

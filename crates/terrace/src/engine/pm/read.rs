@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use terrace_base::Result;
+use terrace_base::trail::{self, Touch};
 
 use super::elsewhere::{Elsewhere, PlaceOf, VersionRefOf};
 use super::index::KeyIndex;
@@ -52,7 +53,7 @@ impl<I: KeyIndex> PmStore<I> {
         loop {
             let _here = self.limbo.enter();
             let since = self.taken_back();
-            let Some(bits) = self.index.get(key)? else {
+            let Some(bits) = self.word(key)? else {
                 return if self.is_doubtful(since) { self.get_replaced(key, take) } else { Ok(None) };
             };
             let version = self.named(self.decode(bits)?, key)?;
@@ -71,6 +72,13 @@ impl<I: KeyIndex> PmStore<I> {
                 Outcome::Moved => before = Some(self.moved_from(version, bits, before)?),
             }
         }
+    }
+
+    /// What the index says of `key`.
+    fn word(&self, key: &[u8]) -> Result<Option<u64>> {
+        let word = self.index.get(key)?;
+        trail::note(|| Touch::Index { found: word.is_some() });
+        Ok(word)
     }
 
     /// The value of the newest version of `key`, which is `word`. If it has moved, that is noted in `missing`.
@@ -118,6 +126,8 @@ impl<I: KeyIndex> PmStore<I> {
                 // Its number counts.
                 Some(place) => (place, u64::MAX),
                 None => {
+                    let bytes = (key.len() + record.value.len()) as u64;
+                    trail::note(|| Touch::Record { bytes });
                     self.home.was_read(record.word);
                     return Ok(Outcome::Value(value(&record).map(take)));
                 }
@@ -164,7 +174,7 @@ impl<I: KeyIndex> PmStore<I> {
     /// The newest version of `key`, possibly beside a group. The caller is present.
     fn newest(&self, key: &[u8]) -> Result<Newest<'_, PlaceOf<I>>> {
         let since = self.taken_back();
-        let word = self.decode_some(self.index.get(key)?)?;
+        let word = self.decode_some(self.word(key)?)?;
         let group = match self.is_applying() {
             true => self.group.load_full(),
             false => None,
@@ -210,7 +220,7 @@ impl<I: KeyIndex> PmStore<I> {
         let mut before = None;
         loop {
             let _here = self.limbo.enter();
-            let Some(bits) = self.index.get(key)? else { return Ok(None) };
+            let Some(bits) = self.word(key)? else { return Ok(None) };
             let newest = self.named(self.decode(bits)?, key)?;
             let Some(version) = self.version_from(newest, at)? else { return Ok(None) };
             match self.value(key, version, at, &mut take)? {

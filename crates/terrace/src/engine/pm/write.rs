@@ -159,7 +159,7 @@ impl<I: KeyIndex> PmStore<I> {
     pub(in crate::engine) fn afterwards(&self, done: Result<()>) {
         if let Err(error) = done {
             tracing::warn!(%error, "what a write has replaced could not be given back");
-            self.core.counters.background_errors.add(1);
+            self.core.put_off(&error);
             self.pool.leave_unreclaimed();
         }
     }

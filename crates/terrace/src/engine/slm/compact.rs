@@ -129,11 +129,13 @@ impl Slm {
     }
 
     fn compact_tables(&self, job: JobRun<'_>, inputs: &[u64], tombstones: &Tombstones) -> Result<()> {
+        let running = self.core.begin_compaction();
         let outcome = self.run_compaction(job, inputs, tombstones);
         self.sweep();
         match outcome {
             Ok(bytes) => {
                 self.core.counters.count_compaction(0, bytes);
+                running.done(bytes);
                 self.drop_tables(inputs);
                 Ok(())
             }

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use terrace_base::Result;
+use terrace_base::trail::{self, Touch};
 use terrace_table::Kind;
 
 use super::Slm;
@@ -69,7 +70,9 @@ impl Slm {
 /// Looks `key` up in the memtables, newest first, as of `visible`.
 pub(super) fn lookup<'m>(mem: &'m MemSet, key: &[u8], visible: u64) -> Result<InMemory<'m>> {
     for memtable in mem.iter() {
-        if let Some(found) = memtable.list().get(key, visible)? {
+        let found = memtable.list().get(key, visible)?;
+        trail::note(|| Touch::Memtable { found: found.is_some() });
+        if let Some(found) = found {
             return Ok(match found.version_kind()? {
                 Kind::Put => InMemory::Value(found.value()?),
                 Kind::Delete => InMemory::Deleted,

@@ -24,7 +24,7 @@ pub(super) fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
         pack::send_if_due(store, &store.home.slots.stats());
         if let Err(error) = walked {
             tracing::warn!(%error, "space on the SSD is not used again before the next opening");
-            store.core.counters.background_errors.add(1);
+            store.core.put_off(&error);
         }
     });
 }

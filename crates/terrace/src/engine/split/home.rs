@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use terrace_base::trail::{self, Touch};
 use terrace_base::{Error, Result};
 use terrace_disk::{Fs, Slot, SlotReads, Slots};
 use terrace_pmem::Pool;
@@ -168,13 +169,16 @@ impl Ssd {
 
     fn load_slot(&self, key: &[u8], slot: Slot) -> Result<Loaded> {
         let read = self.slots.read(slot)?;
+        trail::note(|| Touch::Slot { bytes: self.slot_bytes(slot) });
         item::load(self.origin, key, read, &self.slots_path(), slot.first() * u64::from(self.sector_bytes))
     }
 
     fn load_run(&self, key: &[u8], position: Position) -> Result<Option<Loaded>> {
         let tables = self.tables.load();
         let Some(table) = tables.get(&position.number()) else { return Ok(None) };
-        match table.get_at(position, key, u64::MAX)? {
+        let found = table.get_at(position, key, u64::MAX)?;
+        trail::note(|| Touch::Table { number: position.number(), found: found.is_some() });
+        match found {
             Some(entry) => Ok(Some(Loaded { number: entry.seq, value: entry.value })),
             None => Err(self.misplaced(key, position)),
         }
@@ -309,7 +313,7 @@ impl Elsewhere for Ssd {
         self.freed.fetch_add(1, Ordering::SeqCst);
         if let Err(error) = self.slots.free(slot) {
             tracing::warn!(%error, "a slot could not be freed");
-            self.core.counters.background_errors.add(1);
+            self.core.put_off(&error);
         }
     }
 

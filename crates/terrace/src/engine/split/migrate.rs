@@ -237,7 +237,7 @@ fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
         if let Err(error) = outcome {
             // A writer that needs the room tries again, and gets the error.
             tracing::warn!(%error, "records stay in persistent memory for now");
-            store.core.counters.background_errors.add(1);
+            store.core.put_off(&error);
         }
         reclaim::send(store);
     });
@@ -301,6 +301,7 @@ pub(super) fn relieve<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<boo
 /// Moves records of about `goal` bytes to tables; returns the bytes moved.
 fn migrate<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, moving: &mut Moving, goal: u64) -> Result<u64> {
     let start = store.core.env.clock.now();
+    let running = store.core.begin_flush();
     let cut = choose(store, goal);
     let mut mover = Mover::new(store);
     let outcome = walk_round(store, moving, &cut, goal, &mut mover);
@@ -320,7 +321,9 @@ fn migrate<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, moving: &mut Moving, goa
     }
     store.core.files.sweep(&ssd.manifest);
     store.fit_cache();
-    outcome.map(|()| moved)
+    outcome?;
+    running.done(moved);
+    Ok(moved)
 }
 
 /// Walks round at most once, from where the last walk ended.

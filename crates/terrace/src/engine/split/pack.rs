@@ -117,7 +117,7 @@ fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
         if let Err(error) = outcome {
             // What was not moved is where it was.
             tracing::warn!(%error, "large items could not be packed");
-            store.core.counters.background_errors.add(1);
+            store.core.put_off(&error);
         }
     });
     if !sent {
@@ -207,7 +207,7 @@ fn move_items<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, loose: Vec<Loose>) ->
         Ok(read) => read.into_iter().map(sound).collect(),
         Err(error) => {
             tracing::warn!(%error, "some large items cannot be read, and are not packed");
-            store.core.counters.background_errors.add(1);
+            store.core.put_off(&error);
             places.iter().map(one).collect()
         }
     };

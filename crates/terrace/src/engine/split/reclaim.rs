@@ -108,7 +108,7 @@ pub(super) fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
         if let Err(error) = run(store) {
             // The tables are unchanged, and will be chosen again.
             tracing::warn!(%error, "space of tables could not be reclaimed");
-            store.core.counters.background_errors.add(1);
+            store.core.put_off(&error);
         }
     });
     if !sent {
@@ -209,6 +209,7 @@ fn drop_dead<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<bool> {
 
 /// Writes the live entries of `inputs` into new tables. Inputs of which nothing is left are dropped.
 fn rewrite<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, inputs: &[u64], moving: &mut Moving) -> Result<()> {
+    let running = store.core.begin_compaction();
     let mut mover = Mover::new(store);
     let outcome = merge_into(store, inputs, &mut mover).and_then(|()| mover.finish());
     store.core.counters.count_compaction(0, mover.written);
@@ -216,6 +217,7 @@ fn rewrite<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, inputs: &[u64], moving: 
         moving.aside.failed.extend(inputs);
     }
     outcome?;
+    running.done(mover.written);
     // What an input keeps for snapshots lies in no other place afterwards, however often it is rewritten.
     store.home.scattered.lock().retain(|number| !inputs.contains(number));
     moving.aside.rewritten(inputs, &store.home.runs.all());

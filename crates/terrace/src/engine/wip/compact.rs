@@ -151,6 +151,7 @@ impl Wip {
         if claim.tables.is_empty() {
             return Ok(false);
         }
+        let running = self.core.begin_compaction();
         let cuts = bucket.cuts.lock().clone();
         let written = self.merge_tables(&claim, &claim.tables, cuts, patience)?;
         let bytes = written.iter().map(|table| table.meta.file_bytes).sum();
@@ -160,6 +161,7 @@ impl Wip {
         self.install(change, &[])?;
         bucket.forget_reads(level);
         self.core.counters.count_compaction(level + 1, bytes);
+        running.done(bytes);
         self.remove_merged(&claim.tables);
         self.estimate_overlap(bucket);
         Ok(true)

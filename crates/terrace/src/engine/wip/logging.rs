@@ -248,7 +248,8 @@ impl Wip {
         let buckets = self.buckets();
         let holders: Vec<&Arc<Bucket>> = buckets.iter().filter(holds).collect();
         let first = holders.first()?;
-        Some(format!("{} buckets, the first from \"{}\"", holders.len(), first.lower.escape_ascii()))
+        let noun = if holders.len() == 1 { "bucket from" } else { "buckets, the first from" };
+        Some(format!("{} {noun} \"{}\"", holders.len(), first.lower.escape_ascii()))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use terrace_base::Result;
+use terrace_base::trail::{self, Touch};
 use terrace_table::Entry;
 
 use super::Wip;
@@ -60,5 +61,9 @@ impl Wip {
 
 /// The newest version of `key` up to `at` in memtables, newest first.
 fn newest_in_memtables<'r>(readable: &'r Readable, key: &[u8], at: u64) -> Option<Version<'r>> {
-    readable.memtables.iter().find_map(|memtable| memtable.get(key, at))
+    readable.memtables.iter().find_map(|memtable| {
+        let found = memtable.get(key, at);
+        trail::note(|| Touch::Memtable { found: found.is_some() });
+        found
+    })
 }

@@ -13,6 +13,7 @@ use super::Wip;
 use super::bucket::{Bucket, Placed, newest_first};
 use super::change::Change;
 use super::memtable::BucketMemtable;
+use crate::events::Event;
 use crate::manifest::Edit;
 use crate::memtable::Memtables;
 
@@ -34,6 +35,7 @@ impl Wip {
         self.replace(&[bucket], boundaries);
         drop(alone);
         self.reshaped.splits.fetch_add(1, Ordering::Relaxed);
+        self.core.events.tell(|| Event::BucketSplit { into: boundaries.len() + 1 });
         self.spawn_flush();
         Ok(())
     }
@@ -54,6 +56,7 @@ impl Wip {
         if outcome.is_ok() {
             self.replace(&[left, right], &[]);
             self.reshaped.joins.fetch_add(1, Ordering::Relaxed);
+            self.core.events.tell(|| Event::BucketJoin);
         }
         let mut plan = self.planning.lock();
         for bucket in [left, right] {

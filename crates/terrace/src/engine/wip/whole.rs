@@ -53,8 +53,9 @@ impl Wip {
     /// Merges all tables of `bucket` into one sorted list on its last level, and splits it if it is too large for one.
     pub(super) fn merge_whole(&self, bucket: &Arc<Bucket>, patience: Patience) -> Result<Ended> {
         let most = self.core.options.wip.split_into;
-        let splitters = splitters(&[samples(bucket)?], most, &bucket.lower);
+        let splitters = splitters(&sample(bucket)?, most, &bucket.lower);
         let Some((whole, kept)) = self.claim_whole(bucket, splitters) else { return Ok(Ended::NotBegun) };
+        let running = self.core.begin_compaction();
         let cuts = bucket.cuts.lock().clone();
         let (stay, inputs): (Vec<Placed>, Vec<Placed>) =
             whole.claim.tables.iter().cloned().partition(|table| kept.contains(&table.run.number()));
@@ -62,7 +63,9 @@ impl Wip {
         self.close_to_jobs(&whole);
         let live = stay.iter().map(|table| table.run.meta()).chain(written.iter().map(|table| &table.meta));
         let boundaries = boundaries(cuts, live, &self.bucket_options());
+        let bytes = written.iter().map(|table| table.meta.file_bytes).sum();
         self.end_whole(&whole, &stay, &inputs, written, &boundaries)?;
+        running.done(bytes);
         Ok(if boundaries.is_empty() { Ended::Merged } else { Ended::Split })
     }
 
@@ -161,7 +164,7 @@ fn keeping_tombstones(table: Written) -> Written {
 }
 
 /// Sample keys from the tables of `bucket`, ascending: as many from each table as its share of all bytes.
-fn samples(bucket: &Bucket) -> Result<Vec<Vec<u8>>> {
+fn sample(bucket: &Bucket) -> Result<Vec<Vec<u8>>> {
     let readable = bucket.readable.load();
     let total: u64 = readable.tables.iter().map(|table| table.run.meta().file_bytes).sum();
     let mut keys = Vec::new();

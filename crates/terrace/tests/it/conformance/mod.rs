@@ -15,6 +15,7 @@ mod histories;
 mod keyspace_model;
 mod keyspaces;
 mod model;
+mod observed;
 mod ops;
 mod queues;
 mod reads;
@@ -58,6 +59,9 @@ macro_rules! conformance {
                 keyspaces::{keyspaces_have_keys_of_their_own, a_marker_is_nobodys_key,
                     what_is_dropped_is_gone_at_once, strangers_are_refused,
                     keyspaces_come_and_go_under_threads, failed_steps_are_tried_again},
+                observed::{options_from_a_file_open_it, a_read_tells_what_it_has_touched,
+                    listeners_hear_everything_and_may_do_anything, failures_are_told,
+                    operations_are_timed, spans_enclose_the_work},
                 queues::{walks_over_what_was_taken_match_a_map, queues_lose_nothing_under_threads},
                 reads::{many_keys_are_read_as_each_alone, a_value_is_shown_where_it_lies,
                     a_failed_read_fails_the_call, many_keys_read_are_checked_at_the_commit},

@@ -7,6 +7,7 @@ mod buckets;
 pub mod env;
 mod faults;
 pub mod judge;
+mod keyspaces;
 mod lists;
 pub mod mixes;
 mod moments;

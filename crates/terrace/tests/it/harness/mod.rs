@@ -7,6 +7,7 @@ mod machine;
 mod model;
 mod pausable;
 mod setups;
+mod spans;
 mod two_pools;
 
 pub use booted::booted;
@@ -20,6 +21,7 @@ pub use setups::{
     Background, Setup, setups, tiny_engines, tiny_lab, tiny_lsm, tiny_split, tiny_tlsm, tiny_wip,
     with_memtables_of,
 };
+pub use spans::spans_of;
 pub use two_pools::TwoPools;
 
 /// Seed of the hashes of databases under test: a run is the same every time, and keys can be made to collide.

@@ -1,5 +1,6 @@
 //! Situations that only a test inside the crate can bring about.
 
+mod figures;
 mod repairs;
 mod room;
 mod telling;

@@ -1,0 +1,289 @@
+//! Telling listeners what happens, on a thread of their own.
+//!
+//! 1. Nothing of the database waits for a listener but [`Events::settle`], which the close calls when it holds nothing.
+//! 2. Events are delivered in the order in which they were posted; at most [`MOST_WAITING`] wait.
+//! 3. A panic of a listener ends with its call.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::ThreadId;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use terrace_base::Error;
+use terrace_base::exec::{Executor, ThreadPool};
+use tracing::field::Empty;
+use tracing::span::EnteredSpan;
+
+use super::Core;
+use crate::events::{Event, Listeners};
+
+/// Events that wait for listeners, at most.
+const MOST_WAITING: usize = 4096;
+
+/// How often who waits looks whether there is still a thread.
+const POLL: Duration = Duration::from_millis(50);
+
+/// Delays of writers that listeners do not hear of.
+const UNHEARD: Duration = Duration::from_millis(1);
+
+/// The listeners of an open database.
+#[derive(Debug, Default)]
+pub(crate) struct Events {
+    /// None without listeners.
+    post: Option<Post>,
+    /// Jobs so far.
+    jobs: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Post {
+    listeners: Listeners,
+    thread: ThreadPool,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    delivered: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    waiting: usize,
+    /// Events dropped since the last one that was posted.
+    missed: u64,
+    /// The thread that delivers, once there is one.
+    deliverer: Option<ThreadId>,
+}
+
+impl Events {
+    /// For `listeners`.
+    pub fn new(listeners: &Listeners) -> Arc<Events> {
+        let post = (!listeners.is_empty()).then(|| Post {
+            listeners: listeners.clone(),
+            thread: ThreadPool::new("terrace-events", 1),
+            shared: Arc::default(),
+        });
+        Arc::new(Events { post, jobs: AtomicU64::new(0) })
+    }
+
+    /// Tells of an event; it is delivered later.
+    #[inline]
+    pub fn tell(&self, event: impl FnOnce() -> Event) {
+        if let Some(post) = &self.post {
+            post.tell(event());
+        }
+    }
+
+    /// Waits until everything that was told is delivered, unless a listener asks.
+    pub fn settle(&self) {
+        if let Some(post) = &self.post {
+            post.settle();
+        }
+    }
+}
+
+impl Post {
+    fn tell(&self, event: Event) {
+        // Held while the event is queued, so that the order is that of the posting.
+        let mut state = self.shared.state.lock();
+        if state.waiting >= MOST_WAITING {
+            state.missed += 1;
+            return;
+        }
+        state.waiting += 1;
+        let missed = std::mem::take(&mut state.missed);
+        let (listeners, shared) = (self.listeners.clone(), self.shared.clone());
+        self.thread.spawn(Box::new(move || {
+            shared.state.lock().deliverer = Some(std::thread::current().id());
+            if missed > 0 {
+                deliver(&listeners, &Event::Missed { events: missed });
+            }
+            deliver(&listeners, &event);
+            // They may hold handles of databases: dropped before anybody goes on.
+            drop((listeners, event));
+            shared.state.lock().waiting -= 1;
+            shared.delivered.notify_all();
+        }));
+    }
+
+    fn settle(&self) {
+        let mut state = self.shared.state.lock();
+        while state.waiting > 0 && state.deliverer != Some(std::thread::current().id()) {
+            drop(state);
+            // Where the system has refused a thread, this one delivers.
+            let has_helped = self.thread.help();
+            state = self.shared.state.lock();
+            if !has_helped && state.waiting > 0 {
+                self.shared.delivered.wait_for(&mut state, POLL);
+            }
+        }
+    }
+}
+
+fn deliver(listeners: &Listeners, event: &Event) {
+    for listener in listeners.iter() {
+        if catch_unwind(AssertUnwindSafe(|| listener.event(event))).is_err() {
+            tracing::warn!(?event, "a listener has panicked");
+        }
+    }
+}
+
+/// The kinds of jobs that listeners hear of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Flush,
+    Compaction,
+}
+
+/// A job of which listeners have heard that it began. Dropped before its end, it has failed.
+#[derive(Debug)]
+pub(crate) struct Running<'a> {
+    core: &'a Core,
+    kind: Kind,
+    job: u64,
+    start: Duration,
+    /// What it has written, once it is done.
+    written: Option<u64>,
+    span: EnteredSpan,
+}
+
+impl Running<'_> {
+    /// It is done, and has written so many bytes.
+    pub fn done(mut self, bytes: u64) {
+        self.written = Some(bytes);
+        self.span.record("bytes", bytes);
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let (job, took) = (self.job, self.core.env.clock.now() - self.start);
+        let (bytes, is_done) = (self.written.unwrap_or(0), self.written.is_some());
+        self.core.events.tell(|| match self.kind {
+            Kind::Flush => Event::FlushEnd { job, bytes, took, is_done },
+            Kind::Compaction => Event::CompactionEnd { job, bytes, took, is_done },
+        });
+    }
+}
+
+impl Core {
+    /// A flush begins.
+    pub fn begin_flush(&self) -> Running<'_> {
+        self.begin(Kind::Flush)
+    }
+
+    /// A compaction begins.
+    pub fn begin_compaction(&self) -> Running<'_> {
+        self.begin(Kind::Compaction)
+    }
+
+    fn begin(&self, kind: Kind) -> Running<'_> {
+        let job = self.events.jobs.fetch_add(1, Ordering::Relaxed);
+        self.events.tell(|| match kind {
+            Kind::Flush => Event::FlushBegin { job },
+            Kind::Compaction => Event::CompactionBegin { job },
+        });
+        let span = match kind {
+            Kind::Flush => tracing::info_span!("flush", job, bytes = Empty),
+            Kind::Compaction => tracing::info_span!("compaction", job, bytes = Empty),
+        };
+        let start = self.env.clock.now();
+        Running { core: self, kind, job, start, written: None, span: span.entered() }
+    }
+
+    /// Background work has failed, and nothing depends on it: it is done again later.
+    pub fn put_off(&self, error: &Error) {
+        self.counters.background_errors.add(1);
+        self.events.tell(|| Event::Failed { error: error.clone(), stands: false });
+    }
+
+    /// A writer was stalled so long.
+    pub(super) fn note_stall(&self, took: Duration, is_wait: bool) {
+        self.counters.stalls.add(1);
+        self.counters.stall_nanos.add(took.as_nanos() as u64);
+        self.timers.stalled(took);
+        if is_wait || took >= UNHEARD {
+            self.events.tell(|| Event::Stall { took });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+
+    use super::*;
+
+    fn told(add: impl FnOnce(&mut Listeners)) -> Arc<Events> {
+        let mut listeners = Listeners::default();
+        add(&mut listeners);
+        Events::new(&listeners)
+    }
+
+    #[test]
+    fn events_come_in_order_also_behind_a_panic() {
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let hears = heard.clone();
+        let events = told(|listeners| {
+            listeners
+                .add(|event: &Event| assert!(!matches!(event, Event::Recovered), "expected by this test"));
+            listeners.add(move |event: &Event| hears.lock().push(format!("{event:?}")));
+        });
+        for job in 0..100 {
+            events.tell(|| Event::FlushBegin { job });
+            events.tell(|| Event::Recovered);
+        }
+        events.settle();
+        let expected = (0..100).flat_map(|job| [format!("FlushBegin {{ job: {job} }}"), "Recovered".into()]);
+        assert_eq!(*heard.lock(), expected.collect::<Vec<String>>());
+    }
+
+    #[test]
+    fn who_is_too_slow_is_told_what_it_has_missed() {
+        let (goes_on, heard) = (Arc::new(Barrier::new(2)), Arc::new(Mutex::new(Vec::new())));
+        let (waits, hears) = (goes_on.clone(), heard.clone());
+        let events = told(|listeners| {
+            listeners.add(move |event: &Event| {
+                if hears.lock().is_empty() {
+                    waits.wait();
+                }
+                hears.lock().push(event.clone());
+            });
+        });
+        for _ in 0..MOST_WAITING + 7 {
+            events.tell(|| Event::BucketJoin);
+        }
+        goes_on.wait();
+        events.settle();
+        events.tell(|| Event::Recovered);
+        events.settle();
+        let heard = heard.lock();
+        assert_eq!(heard.len(), MOST_WAITING + 2);
+        assert!(matches!(heard[MOST_WAITING..], [Event::Missed { events: 7 }, Event::Recovered]));
+    }
+
+    #[test]
+    fn a_listener_that_settles_does_not_wait_for_itself() {
+        let back: Arc<Mutex<Option<Arc<Events>>>> = Arc::default();
+        let calls = back.clone();
+        let events = told(|listeners| {
+            listeners.add(move |_: &Event| calls.lock().iter().for_each(|events| events.settle()));
+        });
+        *back.lock() = Some(events.clone());
+        events.tell(|| Event::Recovered);
+        events.tell(|| Event::Recovered);
+        events.settle();
+        *back.lock() = None;
+    }
+
+    #[test]
+    fn without_listeners_nothing_is_told() {
+        let events = told(|_| {});
+        events.tell(|| unreachable!("nobody listens"));
+        events.settle();
+    }
+}

@@ -1,0 +1,101 @@
+//! The place of the pool, and its form as text.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use terrace_base::{Error, Result};
+use terrace_pmem::Profile;
+
+/// The forms of a pool as text, in words that follow "must be".
+pub(super) const POOLS: &str = "auto, a path or emulated:PROFILE[@PATH]";
+
+/// The place of the persistent-memory pool.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum PoolChoice {
+    /// A file `pool` in the database directory, used as its file system allows: persistent memory on a DAX
+    /// file system, elsewhere an ordinary file with a commit log beside it.
+    #[default]
+    Auto,
+    /// This file on a DAX file system, or this devdax device.
+    Path(PathBuf),
+    /// An ordinary file treated as persistent memory, with the latency and bandwidth of `profile`. It does
+    /// not really survive a power cut: for measurements and tests.
+    Emulated {
+        /// The pool file; by default `pool` in the database directory.
+        path: Option<PathBuf>,
+        /// The medium to emulate.
+        profile: Profile,
+    },
+}
+
+impl PoolChoice {
+    /// Reads `auto`, a path, or `emulated:PROFILE[@PATH]` with a profile's name or figures. A relative path counts from
+    /// the current directory: a database remembers its pool's path, which must mean the same from every directory.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an empty text, or a profile that there is not.
+    ///
+    /// ```
+    /// use terrace::{PoolChoice, Profile};
+    ///
+    /// let pool = PoolChoice::parse("emulated:optane")?;
+    /// assert_eq!(pool, PoolChoice::Emulated { path: None, profile: Profile::OPTANE });
+    /// assert_eq!(pool.to_string(), "emulated:optane");
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    pub fn parse(text: &str) -> Result<PoolChoice> {
+        if let Some(emulated) = text.strip_prefix("emulated:") {
+            let (profile, path) = match emulated.split_once('@') {
+                Some((profile, path)) => (profile, Some(absolute(path)?)),
+                None => (emulated, None),
+            };
+            return Ok(PoolChoice::Emulated { path, profile: Profile::parse(profile)? });
+        }
+        match text {
+            "auto" => Ok(PoolChoice::Auto),
+            "" => Err(Error::invalid(format!("a pool is {POOLS}"))),
+            path => absolute(path).map(PoolChoice::Path),
+        }
+    }
+}
+
+impl fmt::Display for PoolChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PoolChoice::Auto => f.write_str("auto"),
+            PoolChoice::Path(path) => write!(f, "{}", path.display()),
+            PoolChoice::Emulated { path, profile } => {
+                match Profile::ALL.contains(profile) {
+                    true => write!(f, "emulated:{}", profile.name)?,
+                    false => write!(f, "emulated:read={},drain={}", profile.read_ns, profile.write_ns)?,
+                }
+                if let (false, Some(rate)) = (Profile::ALL.contains(profile), profile.write_bytes_per_sec) {
+                    write!(f, ",bw={rate}")?;
+                }
+                path.as_ref().map_or(Ok(()), |path| write!(f, "@{}", path.display()))
+            }
+        }
+    }
+}
+
+fn absolute(path: &str) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|e| Error::invalid(format!("{path:?} is no path: {e}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_is_written_as_it_is_read() {
+        let forms = ["auto", "/mnt/pmem/pool", "emulated:cxl", "emulated:dram@/dev/shm/p"];
+        for text in forms.into_iter().chain(["emulated:read=5,drain=0,bw=9@/p", "emulated:read=1,drain=2"]) {
+            assert_eq!(PoolChoice::parse(text).unwrap().to_string(), text);
+        }
+        for text in ["", "emulated:", "emulated:fast", "emulated:optane@"] {
+            assert!(PoolChoice::parse(text).is_err(), "{text}");
+        }
+        let PoolChoice::Path(path) = PoolChoice::parse("pool").unwrap() else { panic!("a path") };
+        assert!(path.is_absolute());
+    }
+}
