@@ -1,15 +1,20 @@
 //! A catalogue that has lost records, which only damage below the database can do.
 
 use terrace_base::ErrorKind;
+use terrace_pmem::Profile;
 use terrace_table::Kind;
 
 use super::records::{CATALOGUE, NEXT, named};
 use crate::batch::{Op, WriteBatch};
-use crate::options::{EngineKind, Options, WriteOptions};
+use crate::options::{EngineKind, Options, PoolChoice, WriteOptions};
 use crate::{Db, KeyspaceOptions};
 
 fn open(dir: &tempfile::TempDir, engine: EngineKind) -> Db {
-    Db::open(dir.path(), Options { engine, ..Options::default() }).unwrap()
+    let mut options = Options { engine, ..Options::default() };
+    if engine.needs_memory() {
+        options.pool = PoolChoice::Emulated { path: None, profile: Profile::parse("dram").unwrap() };
+    }
+    Db::open(dir.path(), options).unwrap()
 }
 
 /// Takes records of the catalogue away.

@@ -63,7 +63,8 @@ struct Session<'a> {
 impl<'a> Session<'a> {
     fn open(world: &'a World, options: &Options) -> Result<Self, String> {
         let process = Process::new(world);
-        let db = Db::open_in(process.env.clone(), DIR, options.clone()).map_err(|e| format!("opening: {e}"))?;
+        let db =
+            Db::open_in(process.env.clone(), DIR, options.clone()).map_err(|e| format!("opening: {e}"))?;
         Ok(Session { world, options: options.clone(), process, db: Some(db), stamp: 0 })
     }
 
@@ -123,7 +124,9 @@ impl<'a> Session<'a> {
             }
             Op::Delete(name, key) => {
                 let space = self.make(recorder, NAMES[*name])?;
-                self.write(recorder, vec![(key_in(Some(space.name()), &[*key]), None)], |_| space.delete([*key]))
+                self.write(recorder, vec![(key_in(Some(space.name()), &[*key]), None)], |_| {
+                    space.delete([*key])
+                })
             }
             Op::Flush => self.db().flush().map_err(|e| format!("flushing: {e}")),
             Op::Background => {
@@ -205,5 +208,6 @@ fn keyspaces_survive_crashes() {
 /// Must catch what a crash in an opening loses that goes on removing a dropped keyspace.
 #[test]
 fn keyspaces_survive_crashes_in_openings() {
-    everywhere().for_each(|(engine, granularity)| explore(engine, granularity, Nested { depth: 1, events: 3 }));
+    everywhere()
+        .for_each(|(engine, granularity)| explore(engine, granularity, Nested { depth: 1, events: 3 }));
 }
