@@ -257,11 +257,6 @@ impl SpTree {
         Ok(SpTree { core })
     }
 
-    /// Whether the layers in DRAM are complete: at once after `create`, soon after `open`.
-    pub fn is_rebuilt(&self) -> bool {
-        self.core.rebuild.is_whole() && self.core.pending.is_done()
-    }
-
     /// Whether new entries go to write buffers.
     pub fn is_buffered(&self) -> bool {
         self.core.is_buffered()

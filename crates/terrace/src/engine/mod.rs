@@ -4,7 +4,7 @@
 mod lab;
 mod lsm;
 mod pm;
-pub(crate) mod slm;
+mod slm;
 mod split;
 mod sptree;
 mod tlsm;
