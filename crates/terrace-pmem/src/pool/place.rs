@@ -13,7 +13,7 @@ use terrace_base::{Error, Result};
 use super::create::{map, temporary_name};
 use super::format::{self, Raw};
 use super::{Pool, PoolOptions};
-use crate::layout::{SUPERBLOCK_AT};
+use crate::layout::SUPERBLOCK_AT;
 use crate::media::Media;
 
 /// Bytes of a superblock that are looked at.

@@ -11,7 +11,7 @@ use terrace_base::Result;
 use terrace_base::trail::{self, Touch};
 
 use super::elsewhere::{Elsewhere, PlaceOf, VersionRefOf};
-use super::index::KeyIndex;
+use super::index::PmEngine;
 use super::versions::Named;
 use super::{NO_GROUP, PmStore};
 use crate::core::lent::{Lent, to_keep};
@@ -33,7 +33,7 @@ pub(super) enum Outcome<T> {
     Moved,
 }
 
-impl<I: KeyIndex> PmStore<I> {
+impl<E: PmEngine> PmStore<E> {
     /// What `take` makes of the value of `key`, at snapshot `at` or now; it is called once at most.
     pub(super) fn with_value<T>(
         &self,
@@ -86,7 +86,7 @@ impl<I: KeyIndex> PmStore<I> {
     pub(super) fn value_of(
         &self,
         key: &[u8],
-        word: Option<VersionRefOf<I>>,
+        word: Option<VersionRefOf<E>>,
         missing: &mut Option<u64>,
     ) -> Result<Outcome<Bytes>> {
         let Some(word) = word else { return Ok(Outcome::Value(None)) };
@@ -99,7 +99,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Notes that the version named by `bits` is missing, which may happen once.
-    fn moved_from(&self, version: Named<'_, PlaceOf<I>>, bits: u64, before: Option<u64>) -> Result<u64> {
+    fn moved_from(&self, version: Named<'_, PlaceOf<E>>, bits: u64, before: Option<u64>) -> Result<u64> {
         match version {
             Named::Place(place) if before == Some(bits) => Err(self.home.lost(place)),
             Named::Record(record) if before == Some(bits) => {
@@ -117,7 +117,7 @@ impl<I: KeyIndex> PmStore<I> {
     fn value<T>(
         &self,
         key: &[u8],
-        version: Named<'_, PlaceOf<I>>,
+        version: Named<'_, PlaceOf<E>>,
         at: u64,
         take: &mut impl FnMut(Lent<'_>) -> T,
     ) -> Result<Outcome<T>> {
@@ -172,7 +172,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// The newest version of `key`, possibly beside a group. The caller is present.
-    fn newest(&self, key: &[u8]) -> Result<Newest<'_, PlaceOf<I>>> {
+    fn newest(&self, key: &[u8]) -> Result<Newest<'_, PlaceOf<E>>> {
         let since = self.taken_back();
         let word = self.decode_some(self.word(key)?)?;
         let group = match self.is_applying() {

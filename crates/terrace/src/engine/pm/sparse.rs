@@ -21,7 +21,7 @@ use terrace_base::Result;
 use terrace_pmem::{Claim, Clearing, Kind as PmKind};
 
 use super::elsewhere::{Elsewhere, PlaceOf, VersionRef};
-use super::index::KeyIndex;
+use super::index::{KeyIndex, PmEngine};
 use super::versions::Named;
 use super::{NO_GROUP, PmStore};
 use crate::versions::{LINKED_KIND, NewRecord, RECORD_KIND, Record};
@@ -67,7 +67,7 @@ impl Sparse {
     }
 }
 
-impl<I: KeyIndex> PmStore<I> {
+impl<E: PmEngine> PmStore<E> {
     /// Called when something is retired: keeps slabs from staying sparse.
     #[inline]
     pub(super) fn mind_slabs(&self) {
@@ -117,7 +117,7 @@ impl<I: KeyIndex> PmStore<I> {
         if *vain == Some(freed) {
             return 0;
         }
-        let kinds: Vec<PmKind> = [RECORD_KIND, LINKED_KIND].iter().chain(I::MOVES).copied().collect();
+        let kinds: Vec<PmKind> = [RECORD_KIND, LINKED_KIND].iter().chain(E::Index::MOVES).copied().collect();
         let (mut gone, mut waiting) = (0, Vec::new());
         for slab in self.pool.sparse_slabs(&kinds, most) {
             if gone >= want || self.jobs.is_closing() {
@@ -235,7 +235,7 @@ impl<I: KeyIndex> PmStore<I> {
             return Ok(true);
         }
         let copy = copy.keep();
-        self.home.was_written(copy, Some(VersionRef::<PlaceOf<I>>::Record(record.word)));
+        self.home.was_written(copy, Some(VersionRef::<PlaceOf<E>>::Record(record.word)));
         let word = VersionRef::Record(copy);
         if under.is_some() || record.word.is_remote() {
             self.note_kept(word);

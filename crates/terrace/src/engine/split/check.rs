@@ -9,13 +9,13 @@ use terrace_disk::Slot;
 use super::home::Ssd;
 use super::place::OnSsd;
 use crate::core::report::CheckReport;
-use crate::engine::pm::{KeyIndex, PmStore};
+use crate::engine::pm::{PmEngine, PmStore};
 use crate::stats::Stats;
 
 /// Reads every table in full, checks that it has as many live entries as recorded, and that every slot has
 /// one owner.
-pub(super) fn check<I: KeyIndex<Home = Ssd>>(
-    store: &PmStore<I>,
+pub(super) fn check<E: PmEngine<Home = Ssd>>(
+    store: &PmStore<E>,
     named: &[OnSsd],
     report: &mut CheckReport,
 ) -> Result<()> {
