@@ -63,7 +63,7 @@ use sync::sync_all;
 
 pub(crate) use first::{FirstLog, oldest_first_log};
 pub(crate) use mend::{Entry, are_many_and_small};
-pub(crate) use place::{Beside, Found, LogHome, Opened, durability};
+pub(crate) use place::{Beside, LogHome, Opened, durability};
 pub(crate) use pool::{Gathered, LOG_ROOTS, number_of};
 pub(crate) use record::Record;
 pub(crate) use recover::unless_full;

@@ -51,7 +51,7 @@ fn prepare(lab: &Lab) {
 /// elsewhere, and the tree's contents are in tables.
 pub(super) fn assemble(
     core: Arc<Core>,
-    Opened { manifest, pool, found }: Opened,
+    Opened { manifest, pool, state }: Opened,
     gathered: Option<&Gathered>,
     damaged: &mut dyn FnMut(Error) -> Result<()>,
 ) -> Result<Arc<Lab>> {
@@ -67,6 +67,6 @@ pub(super) fn assemble(
     let (settings, policy) = (settings(options, levels), policy(levels, LeastOverlap));
     let lab =
         LeveledTree::new(core.clone(), Parts { settings, policy, manifest, pool, buffer, lists: None })?;
-    lab.recover(found, gathered, damaged)?;
+    lab.recover(state, gathered, damaged)?;
     Ok(lab)
 }

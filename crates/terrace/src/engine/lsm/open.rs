@@ -33,7 +33,7 @@ pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
 /// elsewhere, and with a function that decides about damaged ones.
 pub(super) fn assemble(
     core: Arc<Core>,
-    Opened { manifest, pool, found }: Opened,
+    Opened { manifest, pool, state }: Opened,
     gathered: Option<&Gathered>,
     damaged: &mut dyn FnMut(Error) -> Result<()>,
 ) -> Result<Arc<Lsm>> {
@@ -45,6 +45,6 @@ pub(super) fn assemble(
     let (settings, policy) = (settings(options, &options.lsm), policy(&options.lsm, LeastOverlap));
     let lsm =
         LeveledTree::new(core.clone(), Parts { settings, policy, manifest, pool, buffer, lists: None })?;
-    lsm.recover(found, gathered, damaged)?;
+    lsm.recover(state, gathered, damaged)?;
     Ok(lsm)
 }

@@ -20,17 +20,7 @@ use crate::background::Background;
 use crate::core::Core;
 use crate::core::engine::Engine;
 use crate::manifest::{self, Identity, Manifest};
-use crate::pool::{self, MEDIA};
-
-/// The state in which the pool was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Found {
-    New,
-    Closed,
-    Crashed,
-    /// Found by a repair: nothing is reclaimed before it has been proved.
-    Doubtful,
-}
+use crate::pool::{self, MEDIA, StartState};
 
 /// Opens or creates the database in `core.dir`; returns it and the last number in it.
 pub(crate) fn open<E: PmEngine>(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
@@ -40,11 +30,11 @@ pub(crate) fn open<E: PmEngine>(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64
 }
 
 pub(super) fn open_store<E: PmEngine>(core: Arc<Core>) -> Result<Arc<PmStore<E>>> {
-    let (manifest, pool, found) = match manifest::locate(&*core.fs, &core.dir)? {
+    let (manifest, pool, state) = match manifest::locate(&*core.fs, &core.dir)? {
         Some(_) => open_existing::<E>(&core)?,
         None => create::<E>(&core)?,
     };
-    let store = assemble::<E>(core, manifest, pool, found)?;
+    let store = assemble::<E>(core, manifest, pool, Some(state))?;
     store.jobs.tidy_in_pieces(&store.me, |store, from| pool::verify(&store.pool, from));
     if !store.core.options.read_only {
         store.jobs.closed_unless(store.home.opened(&store))?;
@@ -54,7 +44,7 @@ pub(super) fn open_store<E: PmEngine>(core: Arc<Core>) -> Result<Arc<PmStore<E>>
 
 /// Creates a database: the pool, then the manifest, then the pool's contents, its owner and the first file
 /// number. If it is cut short anywhere it starts again: nothing is in the database yet.
-fn create<E: PmEngine>(core: &Core) -> Result<(Manifest, Pool, Found)> {
+fn create<E: PmEngine>(core: &Core) -> Result<(Manifest, Pool, StartState)> {
     if !core.options.create_if_missing || core.options.read_only {
         return Err(Error::NotFound { dir: core.dir.clone() });
     }
@@ -85,7 +75,7 @@ fn no_memory<E: PmEngine>() -> Error {
     Error::Unsupported { engine: E::KIND.name(), operation }
 }
 
-fn begin<E: PmEngine>(core: &Core, manifest: Manifest, pool: Pool) -> Result<(Manifest, Pool, Found)> {
+fn begin<E: PmEngine>(core: &Core, manifest: Manifest, pool: Pool) -> Result<(Manifest, Pool, StartState)> {
     pool::note(&manifest, &pool);
     fill_pool::<E>(core, &pool, 0)?;
     pool::set_owner(&pool, &manifest.state().identity)?;
@@ -93,7 +83,7 @@ fn begin<E: PmEngine>(core: &Core, manifest: Manifest, pool: Pool) -> Result<(Ma
     manifest.seal()?;
     manifest.take_numbers(1);
     manifest.apply(&[])?;
-    Ok((manifest, pool, Found::New))
+    Ok((manifest, pool, StartState::New))
 }
 
 /// Creates an empty index and a header; numbers continue after `number`.
@@ -106,7 +96,7 @@ pub(super) fn fill_pool<E: PmEngine>(core: &Core, pool: &Pool, number: u64) -> R
     pool.set_root(E::HEADER_ROOT, slot.offset)
 }
 
-fn open_existing<E: PmEngine>(core: &Core) -> Result<(Manifest, Pool, Found)> {
+fn open_existing<E: PmEngine>(core: &Core) -> Result<(Manifest, Pool, StartState)> {
     let manifest = Manifest::open(core.fs.clone(), &core.dir)?;
     let identity = manifest.state().identity.clone();
     if identity.engine != E::KIND.name() {
@@ -125,15 +115,11 @@ fn open_existing<E: PmEngine>(core: &Core) -> Result<(Manifest, Pool, Found)> {
         E::create_home(core, &mut identity.clone())?;
         return begin::<E>(core, manifest, pool);
     }
-    let (pool, found) = match pool::open(core, &manifest)? {
-        pool::Found::Closed(pool) => (pool, Found::Closed),
-        pool::Found::Crashed(pool) => (pool, Found::Crashed),
-        pool::Found::Lost => return Err(no_memory::<E>()),
-    };
-    if read_only && found == Found::Crashed {
+    let (pool, state) = pool::open(core, &manifest)?.ok_or_else(no_memory::<E>)?;
+    if read_only && state == StartState::Crashed {
         return Err(not_closed(core));
     }
-    Ok((manifest, pool, found))
+    Ok((manifest, pool, state))
 }
 
 fn not_closed(core: &Core) -> Error {
@@ -163,12 +149,13 @@ pub(super) fn read_header<E: PmEngine>(pool: &Pool) -> Result<(u64, u64)> {
 }
 
 /// Assembles the engine from its opened parts, takes back a group that was cut short, and reclaims what a
-/// crash left in the background.
+/// crash left in the background. Without a state, which is how a repair does it, nothing is reclaimed before it has
+/// been proved.
 pub(super) fn assemble<E: PmEngine>(
     core: Arc<Core>,
     manifest: Manifest,
     pool: Pool,
-    found: Found,
+    state: Option<StartState>,
 ) -> Result<Arc<PmStore<E>>> {
     pool::note(&manifest, &pool);
     let (header, inherited) = read_header::<E>(&pool)?;
@@ -223,24 +210,22 @@ pub(super) fn assemble<E: PmEngine>(
         opened: OnceLock::new(),
         emulated,
     });
-    let _ = store.opened.set(describe(found, undone));
+    let _ = store.opened.set(describe(state, undone));
     if !read_only {
         store.set_mark(inherited + NUMBERS);
         store.next_number();
-        store.recover(found);
+        store.recover(state);
         store.look_at_slabs();
     }
     store.fit_cache();
     Ok(store)
 }
 
-fn describe(found: Found, undone: u64) -> String {
-    match (found, undone) {
-        (Found::New, _) => "created a new database".into(),
-        (Found::Closed, 0) => "attached the pool of a clean shutdown".into(),
-        (Found::Crashed | Found::Doubtful, 0) => {
-            "attached the pool after a crash; nothing had to be taken back".into()
-        }
+fn describe(state: Option<StartState>, undone: u64) -> String {
+    match (state, undone) {
+        (Some(StartState::New), _) => "created a new database".into(),
+        (Some(StartState::Closed), 0) => "attached the pool of a clean shutdown".into(),
+        (_, 0) => "attached the pool after a crash; nothing had to be taken back".into(),
         (_, keys) => format!("attached the pool after a crash; took back a group of {keys} keys"),
     }
 }

@@ -9,8 +9,8 @@ use terrace_pmem::Marks;
 
 use super::elsewhere::VersionRefOf;
 use super::index::{KeyIndex, PmEngine, PositionOf};
-use super::open::Found;
 use super::{NO_GROUP, PmStore};
+use crate::pool::StartState;
 
 /// Receives a key and its word.
 type Visit<'a, E> = dyn FnMut(&[u8], VersionRefOf<E>) -> Result<()> + 'a;
@@ -20,9 +20,9 @@ const CHUNK: usize = 256;
 
 impl<E: PmEngine> PmStore<E> {
     /// Starts the remaining work in the background.
-    pub(super) fn recover(&self, found: Found) {
+    pub(super) fn recover(&self, state: Option<StartState>) {
         // Even after a clean close something may remain that readers had kept until then.
-        if found == Found::Crashed || found != Found::Doubtful && self.pool.needs_reclaim() {
+        if state.is_some_and(|state| state == StartState::Crashed || self.pool.needs_reclaim()) {
             self.jobs.tidy(&self.me, Self::reclaim);
         }
     }

@@ -28,7 +28,7 @@ use crate::core::Core;
 use crate::core::condition::Condition;
 use crate::core::engine::Engine;
 use crate::manifest::{Identity, Manifest, State};
-use crate::pool::{self, MEDIA};
+use crate::pool::{self, MEDIA, StartState};
 use crate::salvage::{Runs, Salvage};
 use crate::versions::{LINKED_KIND, RECORD_KIND, Record};
 
@@ -36,7 +36,7 @@ use crate::versions::{LINKED_KIND, RECORD_KIND, Record};
 type Missed = BTreeMap<Vec<u8>, (u64, String)>;
 
 /// A number, and the content found.
-type Found = (u64, Content);
+type FoundVersion = (u64, Content);
 
 /// Repairs the database in the view that `base` works in.
 pub(crate) fn repair<E: PmEngine>(mut base: Salvage) -> Result<Salvage> {
@@ -145,7 +145,7 @@ fn attach<E: PmEngine>(
     manifest: Manifest,
     pool: Pool,
 ) -> Result<std::result::Result<(), String>> {
-    let proved = open::assemble::<E>(core.clone(), manifest, pool, open::Found::Doubtful).and_then(|store| {
+    let proved = open::assemble::<E>(core.clone(), manifest, pool, None).and_then(|store| {
         let outcome = prove(&store);
         store.close()?;
         outcome
@@ -234,7 +234,7 @@ fn before_the_group<E: PmEngine>(
     pool: &Pool,
     home: &E::Home,
     base: &mut Salvage,
-) -> BTreeMap<Vec<u8>, Found> {
+) -> BTreeMap<Vec<u8>, FoundVersion> {
     let header = pool.root(E::HEADER_ROOT);
     let changes = match header.and_then(|at| at.map_or(Ok(Vec::new()), |at| undo::pending(pool, at))) {
         Ok(changes) => changes,
@@ -299,7 +299,7 @@ fn gather_named<E: PmEngine>(
 }
 
 /// The version of `key` whose word is `bits`.
-fn found_at<E: PmEngine>(pool: &Pool, home: &E::Home, key: &[u8], bits: u64) -> Result<Found> {
+fn found_at<E: PmEngine>(pool: &Pool, home: &E::Home, key: &[u8], bits: u64) -> Result<FoundVersion> {
     let at = |place: PlaceOf<E>| {
         let loaded = home.load(key, place)?.ok_or_else(|| home.lost(place))?;
         Ok((loaded.number, Content::At(place.bits())))
@@ -339,7 +339,7 @@ fn gather_rest<E: PmEngine>(pool: &Pool, home: &E::Home, runs: &mut Runs<'_>) ->
     Ok(())
 }
 
-fn version(record: &Record<'_>) -> Found {
+fn version(record: &Record<'_>) -> FoundVersion {
     let content = match record.place() {
         Some(word) => Content::At(word),
         None if record.word.is_tombstone() => Content::Nothing,
@@ -363,7 +363,7 @@ fn renew<E: PmEngine>(
     let pool = core.env.pm.create(path, &pool::pool_options(&core, media))?;
     open::fill_pool::<E>(&core, &pool, highest_number(&core, tables)?.max(highest))?;
     pool::set_owner(&pool, identity)?;
-    let store: Arc<PmStore<E>> = open::assemble(core.clone(), manifest, pool, open::Found::New)?;
+    let store: Arc<PmStore<E>> = open::assemble(core.clone(), manifest, pool, Some(StartState::New))?;
     store.home.stay_as_it_is();
     store.jobs.closed_unless(refill(&store, tables, base))?;
     store.close()

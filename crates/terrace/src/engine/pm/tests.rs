@@ -15,6 +15,7 @@ use crate::batch::WriteBatch;
 use crate::core::Core;
 use crate::core::condition::Condition;
 use crate::core::engine::Engine;
+use crate::engine::turbo::Turbo;
 use crate::env::{Env, RealPm};
 use crate::options::{EngineKind, Options, PoolChoice};
 

@@ -46,7 +46,7 @@ pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
 /// elsewhere, and the lists' contents are in tables.
 pub(super) fn assemble(
     core: Arc<Core>,
-    Opened { manifest, pool, found }: Opened,
+    Opened { manifest, pool, state }: Opened,
     gathered: Option<&Gathered>,
     damaged: &mut dyn FnMut(Error) -> Result<()>,
 ) -> Result<Arc<Tlsm>> {
@@ -64,7 +64,7 @@ pub(super) fn assemble(
     let (settings, policy) = (settings(options, levels), policy(levels, LeastOverlap));
     let parts = Parts { settings, policy, manifest, pool, buffer, lists };
     let tlsm = LeveledTree::new(core.clone(), parts)?;
-    tlsm.recover(found, gathered, damaged)?;
+    tlsm.recover(state, gathered, damaged)?;
     Ok(tlsm)
 }
 

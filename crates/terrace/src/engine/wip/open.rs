@@ -38,7 +38,7 @@ pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
 /// elsewhere, and with a function that decides about damaged ones.
 pub(super) fn assemble(
     core: Arc<Core>,
-    Opened { manifest, pool, found }: Opened,
+    Opened { manifest, pool, state }: Opened,
     replaying: Replaying,
     gathered: Option<&Gathered>,
     damaged: &mut dyn FnMut(Error) -> Result<()>,
@@ -48,7 +48,7 @@ pub(super) fn assemble(
     }
     let log = logging::open(&core, &manifest, pool.as_ref())?;
     let wip = Wip::new(core, Parts { manifest, pool, log })?;
-    wip.jobs.closed_unless(wip.recover(found, replaying, gathered, damaged))?;
+    wip.jobs.closed_unless(wip.recover(state, replaying, gathered, damaged))?;
     Ok(wip)
 }
 

@@ -7,8 +7,9 @@ use terrace_table::Kind;
 
 use super::{LoggedMemtable, LoggedMemtables};
 use crate::batch::{Op, WriteBatch};
-use crate::commit_log::{Found, Gathered, Replayed, unless_full};
+use crate::commit_log::{Gathered, Replayed, unless_full};
 use crate::leveled::{LeveledTree, Memtable, Stage};
+use crate::pool::StartState;
 
 /// If more logs than this are left after a recovery, their memtable is flushed at once.
 const FEW_LOGS: usize = 1;
@@ -18,15 +19,15 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
     /// damaged log; if it returns no error, the rest of that log and all that follows are left out.
     pub fn recover(
         &self,
-        found: Found,
+        state: StartState,
         gathered: Option<&Gathered>,
         damaged: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<()> {
-        let replayed = self.jobs.closed_unless(self.replay_all(found, gathered, damaged))?;
-        let _ = self.opened.set(match found {
-            Found::New => "created a new database".into(),
-            found => {
-                let how = if found == Found::Closed { "a clean shutdown" } else { "a crash" };
+        let replayed = self.jobs.closed_unless(self.replay_all(state, gathered, damaged))?;
+        let _ = self.opened.set(match state {
+            StartState::New => "created a new database".into(),
+            state => {
+                let how = if state == StartState::Closed { "a clean shutdown" } else { "a crash" };
                 format!("after {how} replayed {} groups of {} logs", replayed.groups, replayed.logs)
             }
         });
@@ -35,7 +36,7 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
 
     fn replay_all(
         &self,
-        found: Found,
+        state: StartState,
         gathered: Option<&Gathered>,
         damaged: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<Replayed> {
@@ -45,7 +46,7 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
         let listing = self.manifest.listing()?;
         let mut apply =
             |number, first_seq, ops: &WriteBatch, reached| self.replay_group(number, first_seq, ops, reached);
-        let replayed = log.replay((&self.manifest, &listing), found, gathered, damaged, &mut apply)?;
+        let replayed = log.replay((&self.manifest, &listing), state, gathered, damaged, &mut apply)?;
         self.applied.fetch_max(self.last_seq(), Ordering::AcqRel);
         self.runs.lists().map_or(Ok(()), |lists| lists.prove(self.last_seq()))?;
         if self.core.options.read_only {
@@ -61,7 +62,7 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
         if replayed.there > FEW_LOGS && !self.readable().active().is_empty() {
             self.rotate_memtable()?;
         }
-        self.reclaim_after(found == Found::Crashed);
+        self.reclaim_after(state == StartState::Crashed);
         self.spawn_compaction();
         Ok(replayed)
     }
