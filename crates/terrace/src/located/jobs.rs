@@ -236,9 +236,9 @@ impl<'a> JobRun<'a> {
         if self.job.log.len() < self.job.limit {
             return Ok(());
         }
-        let told = self.told();
+        let sums = self.sum_of_moves();
         let job = &mut self.job;
-        match self.located.begin_log(job.root, job.id, &told) {
+        match self.located.begin_log(job.root, job.id, &sums) {
             Ok(log) => {
                 job.limit = self.located.log_limit(&log);
                 std::mem::replace(&mut job.log, log).free()
@@ -254,12 +254,12 @@ impl<'a> JobRun<'a> {
 
     /// The sum of the moves in the log: what arrived in the index, less what died. Versions that were dead on
     /// arrival are in both, and in no move.
-    fn told(&self) -> BTreeMap<u64, i64> {
-        let mut told = self.job.deltas.clone();
+    fn sum_of_moves(&self) -> BTreeMap<u64, i64> {
+        let mut sums = self.job.deltas.clone();
         for (number, (_, arrived)) in &self.job.outputs {
-            *told.entry(*number).or_default() += *arrived as i64;
+            *sums.entry(*number).or_default() += *arrived as i64;
         }
-        told
+        sums
     }
 
     fn publish_in_turn(&mut self, moves: &mut Moves<'_, '_>, applied: &mut u64) -> Result<()> {

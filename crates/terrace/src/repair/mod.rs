@@ -205,7 +205,7 @@ fn earlier_losses(fs: &dyn Fs, dir: &Path) -> Result<Vec<String>> {
 }
 
 /// The number of keys, if the database proves sound as it is, both read as `check` reads it and opened for
-/// writing: opening settles what an unclean end has left, and damage may go unseen with that.
+/// writing: opening tidies up what an unclean end has left, and damage may go unseen with that.
 fn sound_as_it_is(
     env: &Env,
     dir: &Path,

@@ -256,7 +256,7 @@ impl Salvage {
             // A file that does not even say which table it is, is taken for the table of its name.
             let (own, origin) = match Table::identify(self.core.fs(), &path) {
                 Err(e) if e.is_system_failure() => return Err(e),
-                told => told.unwrap_or((number, identity.origin())),
+                origin => origin.unwrap_or((number, identity.origin())),
             };
             found.push((own != number, number, own, origin, path));
         }

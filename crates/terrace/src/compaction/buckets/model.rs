@@ -352,7 +352,7 @@ impl Model {
 
     /// Runs jobs until none is chosen, which takes a few for each table: each empties a level or a bucket, or
     /// removes a bucket, and the writes pay for what splits add.
-    fn settle(&mut self, reads: u64) {
+    fn merge_all(&mut self, reads: u64) {
         while !self.jobs.is_empty() {
             self.finish(0);
         }

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_base::Result;
 use terrace_table::Kind;
 
-use super::hints::Walk;
+use super::hints::HintCursor;
 use super::layout::Place;
 use super::tree::{ValueTree, Work, is_full};
 use crate::core::snapshots::is_needed;
@@ -110,7 +110,7 @@ struct Flushing<'a> {
     values: &'a ValueTree,
     work: &'a mut Work,
     /// The keys' hints.
-    hints: Walk<'a>,
+    hints: HintCursor<'a>,
     has_hint: Rc<Cell<bool>>,
     held: &'a [u64],
     /// Bytes by which the tree may still grow.

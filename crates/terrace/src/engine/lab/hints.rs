@@ -141,8 +141,8 @@ impl Hints {
     }
 
     /// A walk along ascending keys.
-    pub fn walk(&self) -> Walk<'_> {
-        Walk { hints: self, batch: ScanBatch::new(), at: 0, is_last: false }
+    pub fn walk(&self) -> HintCursor<'_> {
+        HintCursor { hints: self, batch: ScanBatch::new(), at: 0, is_last: false }
     }
 
     /// Calls `each` with every hint in a range of keys, without its end, until that returns false.
@@ -343,7 +343,7 @@ impl Hints {
 }
 
 /// A position among hints that advances with ascending keys.
-pub(super) struct Walk<'a> {
+pub(super) struct HintCursor<'a> {
     hints: &'a Hints,
     batch: ScanBatch,
     at: usize,
@@ -351,7 +351,7 @@ pub(super) struct Walk<'a> {
     is_last: bool,
 }
 
-impl Walk<'_> {
+impl HintCursor<'_> {
     /// The hint of `key`, which must be after the keys requested before, and its word.
     pub fn find(&mut self, key: &[u8]) -> Option<(Hint, u64)> {
         if !self.hints.is_on() {

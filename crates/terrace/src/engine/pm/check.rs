@@ -130,16 +130,16 @@ fn check_chain<E: PmEngine>(
                 places.push(place);
             }
             let loaded = store.home.load(key, place)?.ok_or_else(|| store.home.lost(place))?;
-            told(store, word, number.unwrap_or(loaded.number).max(loaded.number))?;
+            check_number(store, word, number.unwrap_or(loaded.number).max(loaded.number))?;
         } else if i == 0 {
-            told(store, word, number.unwrap_or(0))?;
+            check_number(store, word, number.unwrap_or(0))?;
         }
     }
     Ok(())
 }
 
 /// Fails unless the number was given out.
-fn told<E: PmEngine>(store: &PmStore<E>, word: VersionRefOf<E>, number: u64) -> Result<()> {
+fn check_number<E: PmEngine>(store: &PmStore<E>, word: VersionRefOf<E>, number: u64) -> Result<()> {
     if number > store.number() {
         let at = word.record().map_or(0, |record| record.offset());
         return Err(store.pool.corruption(at, "a number that was given out", "a higher one"));

@@ -204,7 +204,7 @@ impl Ssd {
             let expected = "a table that the manifest names, as the index does (try `repair`)";
             return Err(Error::corruption(&path, 0, expected, "one that the manifest has lost"));
         }
-        match self.manifest.settled()? {
+        match self.manifest.try_decide()? {
             true => self.core.files.remove_tables(unknown),
             false => self.core.files.remove_when_decided(unknown),
         }

@@ -57,7 +57,7 @@ pub(super) fn assemble(
     let mut lists = None;
     if let Some(pool) = &pool {
         pool::note(&manifest, pool);
-        let is_decided = core.options.read_only || manifest.settled()?;
+        let is_decided = core.options.read_only || manifest.try_decide()?;
         let list_options = list_options(&options.tlsm, pool);
         lists = Some(ListStore::open(pool, &manifest.state(), list_options, is_decided)?);
     }

@@ -106,9 +106,9 @@ fn wanted(lists: &Lists, believed: Option<&State>) -> Vec<Wanted> {
 fn open_list(lists: &Lists, wanted: &Wanted) -> Result<Option<PmList>> {
     let opened = lists.open(wanted.head).and_then(|list| {
         let pool = lists.pool();
-        let told = wanted.named.as_ref().map(|(_, meta)| (meta.entries, meta.max_seq, &meta.smallest));
+        let expected = wanted.named.as_ref().map(|(_, meta)| (meta.entries, meta.max_seq, &meta.smallest));
         let (figures, about) = (list.figures(), list.about());
-        if told.is_some_and(|told| told != (figures.entries, figures.max_seq, &about.smallest)) {
+        if expected.is_some_and(|expected| expected != (figures.entries, figures.max_seq, &about.smallest)) {
             return Err(pool.corruption(wanted.head, "the list that the manifest names", "another list"));
         }
         list.verify().map(|()| list)

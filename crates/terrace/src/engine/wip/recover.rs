@@ -70,7 +70,7 @@ impl Wip {
             self.memtables().iter().for_each(|memtable| memtable.freeze());
             return Ok(replayed);
         }
-        if self.manifest.settled()? {
+        if self.manifest.try_decide()? {
             self.core.files.remove_tables(listing.dead_tables);
             self.core.files.remove(self.manifest.listing()?.leftovers);
             self.log.drop_old(&self.manifest)?;

@@ -52,15 +52,15 @@ fn new_state(
     known: Option<State>,
     gathered: Option<&Gathered>,
 ) -> Result<State> {
-    let told = known.as_ref().filter(|_| base.left.is_none());
-    let flushed_of = told.map(|state| flushed_of(state, &runs)).unwrap_or_default();
+    let trusted = known.as_ref().filter(|_| base.left.is_none());
+    let flushed_of = trusted.map(|state| flushed_of(state, &runs)).unwrap_or_default();
     let tables: Vec<(u32, TableMeta)> =
         runs.into_iter().map(|(level, meta, _)| (level.min(LAST_LEVEL as u32), meta)).collect();
     let newest = tables.iter().map(|(_, meta)| meta.max_seq).max().unwrap_or(0);
     // Writes before the first existing log are, or were, in tables, and these are recovered as far as
     // possible.
-    let flushed = match told {
-        Some(told) => told.flushed_seq,
+    let flushed = match trusted {
+        Some(state) => state.flushed_seq,
         None => match gathered {
             Some(gathered) => first_beginning(gathered)?,
             None => first_beginning(&log_files(&base.core, identity.origin(), base.log_files()?))?,

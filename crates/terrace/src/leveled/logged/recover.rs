@@ -52,7 +52,7 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
         if self.core.options.read_only {
             return Ok(replayed);
         }
-        if self.manifest.settled()? {
+        if self.manifest.try_decide()? {
             self.remove_leftovers(listing.dead_tables)?;
             log.drop_old(&self.manifest)?;
             self.sweep();

@@ -191,7 +191,7 @@ fn failures_in_a_row_leave_one_of_the_attempts() {
         crasher.check_images("the next attempt");
     }
     fs.inject(None);
-    // An empty group settles the failed one.
+    // An empty group ends the failed one.
     manifest.apply(&[]).unwrap();
     crasher.allow(vec![Some((*manifest.state()).clone())]);
     crasher.check_images("the end");
