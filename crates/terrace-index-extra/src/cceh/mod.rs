@@ -62,7 +62,7 @@ use terrace_index::parts::{Overflow, Reserved, Totals, admit_key, admit_pair};
 use terrace_index::{ByteMap, HashFigures, HashIndex, PointIndex, ScanBatch, ScanPosition, Wish, kinds};
 use terrace_pmem::{Marks, POff, Pool};
 
-use hash::KeyHash;
+use hash::CcehHash;
 use layout::{BUCKET_BYTES, BUCKET_SLOTS, Bucket, Entry, HEADER_BYTES, HEADER_INDEX, Header, OVERFLOW_AT};
 use lock::Locks;
 use mirror::Mirror;
@@ -88,7 +88,7 @@ enum Garbage {
 pub struct Cceh<const BUCKETS: usize = SEGMENT_BUCKETS, const PROBE: usize = PROBE_BUCKETS> {
     pool: Pool,
     header_off: u64,
-    hash: KeyHash,
+    hash: CcehHash,
     /// The header's word for the directory.
     directory: AtomicU64,
     locks: Locks,
@@ -203,7 +203,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         Cceh {
             pool: pool.clone(),
             header_off,
-            hash: KeyHash::new(seed),
+            hash: CcehHash::new(seed),
             directory: AtomicU64::new(directory.encode(HEADER_INDEX)),
             locks: Locks::new(pool.max_size(), Self::SEGMENT_BYTES.min(pool.extent_bytes())),
             mirror: Mirror::default(),

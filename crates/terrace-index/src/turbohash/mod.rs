@@ -82,7 +82,7 @@ use layout::{
     SHARD_BITS_MAX, TableHeader,
 };
 use meta::Places;
-pub use options::TurboOptions;
+pub use options::TurboHashOptions;
 use probe::Sought;
 pub use scan::Visit;
 use simd::Level;
@@ -126,7 +126,7 @@ pub struct TurboHash {
 
 impl TurboHash {
     /// Makes an empty table under the root `root_name`.
-    pub fn create(pool: &Pool, root_name: &str, options: &TurboOptions) -> Result<Self> {
+    pub fn create(pool: &Pool, root_name: &str, options: &TurboHashOptions) -> Result<Self> {
         let bits = |n: u32| n.max(1).next_power_of_two().trailing_zeros();
         let shard_bits = bits(options.shards.clamp(2, 1 << SHARD_BITS_MAX));
         let mut reserved = Reserved::new(pool);

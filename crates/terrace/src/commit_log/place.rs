@@ -34,12 +34,12 @@ pub(crate) struct LogHome {
     /// The first edits of a new database's manifest.
     pub first: fn() -> Vec<Edit>,
     /// The rest of the pool.
-    pub beside: Beside,
+    pub beside: PoolContents,
 }
 
 /// What an engine keeps in the pool beside logs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Beside {
+pub(crate) struct PoolContents {
     /// Whether the engine needs a pool on persistent memory, with the log in it.
     pub is_needed: bool,
     /// Its roots.
@@ -50,9 +50,10 @@ pub(crate) struct Beside {
     pub is_used: fn(&Pool) -> bool,
 }
 
-impl Beside {
+impl PoolContents {
     /// Nothing but logs.
-    pub const NOTHING: Beside = Beside { is_needed: false, roots: &[], fill: |_| Ok(()), is_used: |_| false };
+    pub const NOTHING: PoolContents =
+        PoolContents { is_needed: false, roots: &[], fill: |_| Ok(()), is_used: |_| false };
 }
 
 impl LogHome {

@@ -5,7 +5,7 @@ use terrace_log::PmLog;
 use terrace_pmem::Opened as Condition;
 
 use super::pool::refutes;
-use super::{Beside, Gathered, LOG_ROOTS, Opened, number_of};
+use super::{Gathered, LOG_ROOTS, Opened, PoolContents, number_of};
 use crate::manifest::{Identity, Manifest, State};
 use crate::pool::{self, StartState};
 use crate::salvage::Salvage;
@@ -75,7 +75,7 @@ pub(crate) fn rebuild(
     mut base: Salvage,
     state: State,
     gathered: Option<&Gathered>,
-    beside: Beside,
+    beside: PoolContents,
     replay: impl FnOnce(Opened, &mut dyn FnMut(Error) -> Result<()>) -> Result<()>,
 ) -> Result<Salvage> {
     let core = base.core.clone();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use terrace_base::{Error, ErrorKind, Result};
 
-use super::change::Change;
+use super::change::LevelsEdit;
 use super::merge::{Merge, Merged};
 use super::task::Task;
 use super::{LeveledTree, Stage, WriteBuffer};
@@ -95,7 +95,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
     }
 
     fn run_task(&self, task: &Task, levels: &Arc<Levels>, patience: Patience) -> Result<()> {
-        let (pick, mut change) = (&task.pick, Change::default());
+        let (pick, mut change) = (&task.pick, LevelsEdit::default());
         if pick.is_move {
             change.move_to(pick.output, pick.inputs.iter().copied());
             return self.install(change, None);

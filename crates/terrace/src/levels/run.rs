@@ -21,7 +21,7 @@ use terrace_base::Result;
 use terrace_base::trail::{self, Touch};
 use terrace_table::{Cursor, Entry, Kind, PassedBlocks, Position, Table, TableCursor, TableMeta};
 
-use super::list_cursor::ListCursor;
+use super::list_cursor::ListRunCursor;
 use super::lists::{ListRun, ListStore, MadeList};
 use crate::core::Core;
 use crate::manifest::Manifest;
@@ -84,7 +84,7 @@ impl Run {
     pub fn cursor(&self, fill_cache: bool, readahead: usize) -> RunCursor {
         match self {
             Run::Table(table) => RunCursor::Table(table.cursor(fill_cache, readahead)),
-            Run::List(list) => RunCursor::List(ListCursor::new(list)),
+            Run::List(list) => RunCursor::List(ListRunCursor::new(list)),
         }
     }
 
@@ -200,7 +200,7 @@ impl Runs {
 )]
 pub(crate) enum RunCursor {
     Table(TableCursor),
-    List(ListCursor),
+    List(ListRunCursor),
 }
 
 /// Calls the cursor of either kind.

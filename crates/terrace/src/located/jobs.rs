@@ -79,7 +79,7 @@ pub(crate) struct JobRun<'a> {
 
 /// A job whose work is done and whose end may not be in the manifest yet.
 #[derive(Debug)]
-pub(super) struct Ending {
+pub(super) struct EndedJob {
     id: u64,
     root: &'static str,
     log: PmLog,
@@ -282,13 +282,13 @@ impl<'a> JobRun<'a> {
         let unused = if all_is_elsewhere { job.unused() } else { Vec::new() };
         let deltas = job.uncounted();
         let edits = removals(&unused);
-        located.end_job(Ending { id: job.id, root: job.root, log: job.log, deltas, unused }, || edits)
+        located.end_job(EndedJob { id: job.id, root: job.root, log: job.log, deltas, unused }, || edits)
     }
 
     /// Ends the job: `edits` and the counts in one manifest group, then the log is removed.
     pub fn finish(self, edits: impl FnOnce() -> Vec<Edit>) -> Result<()> {
         let JobRun { located, job: Job { id, root, log, deltas, .. } } = self;
-        located.end_job(Ending { id, root, log, deltas, unused: Vec::new() }, edits)
+        located.end_job(EndedJob { id, root, log, deltas, unused: Vec::new() }, edits)
     }
 
     /// Puts `edits`, the counts and the job's end into the manifest, or rests.
@@ -320,7 +320,7 @@ fn removals(numbers: &[u64]) -> Vec<Edit> {
 
 impl Located {
     /// Ends a job, or keeps it for [`retry_endings`](Self::retry_endings).
-    fn end_job(&self, ending: Ending, edits: impl FnOnce() -> Vec<Edit>) -> Result<()> {
+    fn end_job(&self, ending: EndedJob, edits: impl FnOnce() -> Vec<Edit>) -> Result<()> {
         match self.commit_job(ending.id, edits, &ending.deltas) {
             Ok(()) => self.ended(ending),
             Err(e) => {
@@ -330,7 +330,7 @@ impl Located {
         }
     }
 
-    fn ended(&self, ending: Ending) -> Result<()> {
+    fn ended(&self, ending: EndedJob) -> Result<()> {
         self.tables.remove(&ending.unused);
         self.drop_log(ending.root, ending.log)
     }

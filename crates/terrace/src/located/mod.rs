@@ -109,7 +109,7 @@ pub(crate) struct Located {
     /// Held while a job's counts and end go into the manifest.
     counting: Mutex<()>,
     /// Jobs that are done and whose end is not in the manifest.
-    endings: Mutex<Vec<jobs::Ending>>,
+    endings: Mutex<Vec<jobs::EndedJob>>,
 }
 
 impl Located {

@@ -1,7 +1,7 @@
 //! TurboHash: first buckets, rehashes, and what is published in a bucket.
 
 use terrace_base::Result;
-use terrace_index::{HashFigures, HashIndex, PointIndex, TurboHash, TurboOptions};
+use terrace_index::{HashFigures, HashIndex, PointIndex, TurboHash, TurboHashOptions};
 use terrace_pmem::Pool;
 use terrace_sim::World;
 
@@ -190,8 +190,12 @@ struct OfBytes;
 impl ByteCase for OfBytes {
     type Table = TurboHash;
     fn create(pool: &Pool) -> Result<TurboHash> {
-        let options =
-            TurboOptions { shards: 2, initial_buckets: 1, seed: Some(SEED), ..TurboOptions::default() };
+        let options = TurboHashOptions {
+            shards: 2,
+            initial_buckets: 1,
+            seed: Some(SEED),
+            ..TurboHashOptions::default()
+        };
         TurboHash::create(pool, "table", &options)
     }
     fn open(pool: &Pool) -> Result<TurboHash> {

@@ -55,12 +55,12 @@ pub(super) struct Hints {
     bytes: u64,
     share: f64,
     most: u64,
-    pub figures: Figures,
+    pub figures: HintFigures,
 }
 
 /// Counts since the opening.
 #[derive(Debug, Default)]
-pub(super) struct Figures {
+pub(super) struct HintFigures {
     pub bound: AtomicU64,
     /// Copies that have become stale in their places.
     pub outdated: AtomicU64,
@@ -91,7 +91,7 @@ impl Hints {
             bytes: options.hint_tree_bytes,
             share: options.hint_tree_share,
             most: pool.max_size() / POOL_SHARE,
-            figures: Figures::default(),
+            figures: HintFigures::default(),
         })
     }
 

@@ -7,7 +7,7 @@ use terrace_base::{Error, Result};
 use super::layout::ROOTS;
 use super::tree::ValueTree;
 use super::{Lab, Values, witness};
-use crate::commit_log::{Beside, Gathered, LogHome, Opened};
+use crate::commit_log::{Gathered, LogHome, Opened, PoolContents};
 use crate::compaction::leveled::LeastOverlap;
 use crate::core::Core;
 use crate::core::engine::Engine;
@@ -17,8 +17,8 @@ use crate::options::{EngineKind, LogPlace};
 use crate::pool;
 
 /// What lies in the pool beside logs.
-const IN_POOL: Beside =
-    Beside { is_needed: true, roots: &ROOTS, fill: ValueTree::create, is_used: witness::is_used };
+const IN_POOL: PoolContents =
+    PoolContents { is_needed: true, roots: &ROOTS, fill: ValueTree::create, is_used: witness::is_used };
 
 /// The log's place: in the pool.
 pub(super) fn log_home() -> LogHome {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use terrace_base::{Error, Result};
 
 use super::Lsm;
-use crate::commit_log::{Beside, Gathered, LogHome, Opened};
+use crate::commit_log::{Gathered, LogHome, Opened, PoolContents};
 use crate::compaction::leveled::LeastOverlap;
 use crate::core::Core;
 use crate::core::engine::Engine;
@@ -16,7 +16,7 @@ use crate::pool;
 
 /// The log's place.
 pub(super) fn log_home(core: &Core) -> LogHome {
-    let beside = Beside::NOTHING;
+    let beside = PoolContents::NOTHING;
     LogHome { engine: EngineKind::Lsm, asked: core.options.lsm.log, first: Vec::new, beside }
 }
 

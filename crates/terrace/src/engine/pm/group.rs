@@ -25,7 +25,7 @@ use terrace_table::Kind;
 
 use super::elsewhere::{Elsewhere, Place, PlaceOf, VersionRef, VersionRefOf};
 use super::index::PmEngine;
-use super::layout::Change;
+use super::layout::WordChange;
 use super::placed::Placed;
 use super::undo::{Armed, Undo, put_back};
 use super::write::{New, Old};
@@ -60,7 +60,8 @@ impl<P: Place> Step<'_, P> {
     }
 
     fn undo(&self) -> Undo {
-        let change = Change { new: self.after().unwrap_or(0), old: self.before.map_or(0, VersionRef::bits) };
+        let change =
+            WordChange { new: self.after().unwrap_or(0), old: self.before.map_or(0, VersionRef::bits) };
         Undo { change, key: self.key.into() }
     }
 }

@@ -84,7 +84,7 @@ struct Room {
 
 /// Entries that were read and not requested yet, and the rest of a batch.
 #[derive(Debug)]
-struct Found<E: PmEngine> {
+struct ReadAhead<E: PmEngine> {
     entries: VecDeque<Met>,
     batch: ScanBatch,
     /// The part of the batch that was read, or is being read.
@@ -101,9 +101,9 @@ struct Found<E: PmEngine> {
     buffers: ReadBuffers,
 }
 
-impl<E: PmEngine> Default for Found<E> {
+impl<E: PmEngine> Default for ReadAhead<E> {
     fn default() -> Self {
-        Found {
+        ReadAhead {
             entries: VecDeque::new(),
             batch: ScanBatch::default(),
             done: 0,
@@ -116,7 +116,7 @@ impl<E: PmEngine> Default for Found<E> {
     }
 }
 
-impl<E: PmEngine> Found<E> {
+impl<E: PmEngine> ReadAhead<E> {
     fn rest_is_empty(&self) -> bool {
         self.done == self.batch.len()
     }
@@ -318,7 +318,7 @@ pub(super) struct OrderedIter<E: PmEngine> {
     /// Where the next batch begins.
     from: Bound<Vec<u8>>,
     keys: usize,
-    found: Found<E>,
+    found: ReadAhead<E>,
     /// Where it finds neighbouring keys.
     scan: Option<RangeScan>,
 }
@@ -326,7 +326,7 @@ pub(super) struct OrderedIter<E: PmEngine> {
 impl<E: PmEngine> OrderedIter<E> {
     pub fn new(store: Arc<PmStore<E>>, at: u64, direction: Direction) -> Self {
         let reverse = direction == Direction::Backward;
-        let (found, scan) = (Found::default(), store.home.watch());
+        let (found, scan) = (ReadAhead::default(), store.home.watch());
         OrderedIter { store, at, reverse, from: Bound::Unbounded, keys: FIRST_KEYS, found, scan }
     }
 }
@@ -334,7 +334,7 @@ impl<E: PmEngine> OrderedIter<E> {
 impl<E: PmEngine> EngineIter for OrderedIter<E> {
     fn seek(&mut self, bound: Bound<&[u8]>) -> Result<()> {
         self.from = bound.map(<[u8]>::to_vec);
-        (self.keys, self.found) = (FIRST_KEYS, Found::default());
+        (self.keys, self.found) = (FIRST_KEYS, ReadAhead::default());
         Ok(())
     }
 
@@ -370,12 +370,12 @@ pub(super) struct FullIter<E: PmEngine> {
     store: Arc<PmStore<E>>,
     at: u64,
     cursor: PositionOf<E>,
-    found: Found<E>,
+    found: ReadAhead<E>,
 }
 
 impl<E: PmEngine> FullIter<E> {
     pub fn new(store: Arc<PmStore<E>>, at: u64) -> Self {
-        FullIter { store, at, cursor: PositionOf::<E>::default(), found: Found::default() }
+        FullIter { store, at, cursor: PositionOf::<E>::default(), found: ReadAhead::default() }
     }
 }
 
@@ -383,7 +383,7 @@ impl<E: PmEngine> EngineIter for FullIter<E> {
     fn seek(&mut self, bound: Bound<&[u8]>) -> Result<()> {
         match bound {
             Bound::Unbounded => {
-                (self.cursor, self.found) = (PositionOf::<E>::default(), Found::default());
+                (self.cursor, self.found) = (PositionOf::<E>::default(), ReadAhead::default());
                 Ok(())
             }
             _ => Err(Error::Unsupported { engine: E::KIND.name(), operation: "ranges of keys" }),

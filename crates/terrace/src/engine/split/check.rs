@@ -65,7 +65,7 @@ pub(super) fn fill_stats(ssd: &Ssd, stats: &mut Stats) {
     let (slots, split) = (ssd.slots.stats(), &mut stats.split);
     if ssd.runs.are_counted() {
         stats.ssd.live_entries = ssd.runs.all().iter().map(|run| run.live).sum();
-        split.dead_bytes = ssd.runs.all().iter().map(super::runs::Run::dead_bytes).sum();
+        split.dead_bytes = ssd.runs.all().iter().map(super::runs::TableCount::dead_bytes).sum();
     }
     stats.dram.index += ssd.weights.dram_bytes();
     (split.is_there, split.cache_is_volatile) = (true, ssd.cache_is_volatile);

@@ -15,7 +15,7 @@ use terrace_table::{Position, ReadBuffers};
 use super::item;
 use super::pace::Pace;
 use super::place::OnSsd;
-use super::runs::Runs;
+use super::runs::TableCounts;
 use super::stamp::{self, Stamps};
 use super::weights::Weights;
 use super::{census, check, migrate, pack, reclaim, repair, together};
@@ -45,7 +45,7 @@ pub(crate) struct Ssd {
     pub(super) cache_is_volatile: bool,
     /// The origin that items name.
     origin: u64,
-    pub(super) runs: Runs,
+    pub(super) runs: TableCounts,
     pub(super) weights: Weights,
     pub(super) pace: Pace,
     /// Held while migrating or reclaiming: where the next migration begins.
@@ -132,7 +132,7 @@ impl Ssd {
             sector_bytes,
             cache_is_volatile,
             origin: state.identity.origin(),
-            runs: Runs::new(&state),
+            runs: TableCounts::new(&state),
             unknown: Mutex::new(unknown),
             weights: Weights::new(pool_bytes, core.options.memory_budget),
             pace: Pace::new(&core.options.split),

@@ -16,7 +16,7 @@ use terrace_table::{Cursor, Kind};
 use super::home::Ssd;
 use super::migrate::{From, Mover, Moving};
 use super::place::OnSsd;
-use super::runs::Run;
+use super::runs::TableCount;
 use crate::compaction::selective::{LeafScan, PinnedEntries, SelectiveOptions, View, choose};
 use crate::engine::pm::{KeyIndex, Place, PmEngine, PmStore};
 use crate::manifest::State;
@@ -84,13 +84,13 @@ pub(super) struct Aside {
 
 impl Aside {
     /// Those of `runs` that have been rewritten as far as possible.
-    fn pinned(&self, runs: &[Run]) -> BTreeSet<u64> {
-        let is_pinned = |run: &&Run| self.left.get(&run.number).is_some_and(|left| run.live >= *left);
+    fn pinned(&self, runs: &[TableCount]) -> BTreeSet<u64> {
+        let is_pinned = |run: &&TableCount| self.left.get(&run.number).is_some_and(|left| run.live >= *left);
         runs.iter().filter(is_pinned).map(|run| run.number).collect()
     }
 
     /// Notes that these were rewritten, and `runs` are left.
-    fn rewritten(&mut self, inputs: &[u64], runs: &[Run]) {
+    fn rewritten(&mut self, inputs: &[u64], runs: &[TableCount]) {
         self.left.retain(|number, _| runs.iter().any(|run| run.number == *number));
         let left = runs.iter().filter(|run| run.live > 0 && inputs.contains(&run.number));
         self.left.extend(left.map(|run| (run.number, run.live)));
@@ -183,7 +183,7 @@ fn scattered_of<E: PmEngine<Home = Ssd>>(store: &PmStore<E>, state: &State) -> B
 }
 
 /// The manifest's tables with the current counts.
-fn counted(state: &State, runs: &[Run]) -> State {
+fn counted(state: &State, runs: &[TableCount]) -> State {
     let mut state = state.clone();
     for run in runs {
         if let Some(table) = state.tables.get(&run.number) {
@@ -254,8 +254,8 @@ fn merge_into<E: PmEngine<Home = Ssd>>(
 mod tests {
     use super::*;
 
-    fn run(number: u64, live: u64) -> Run {
-        Run { number, entries: 10, live, bytes: 100 }
+    fn run(number: u64, live: u64) -> TableCount {
+        TableCount { number, entries: 10, live, bytes: 100 }
     }
 
     /// A rewritten table is considered again when fewer of its entries live, and not before.

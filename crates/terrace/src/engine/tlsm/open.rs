@@ -7,7 +7,7 @@ use terrace_index::pmlist::{Lists, Style};
 use terrace_pmem::Pool;
 
 use super::Tlsm;
-use crate::commit_log::{Beside, Gathered, LogHome, Opened};
+use crate::commit_log::{Gathered, LogHome, Opened, PoolContents};
 use crate::compaction::leveled::{LeastOverlap, Tiering};
 use crate::core::Core;
 use crate::core::engine::Engine;
@@ -18,7 +18,7 @@ use crate::options::{EngineKind, ListDesign, LogPlace, LsmOptions, TieringKind, 
 use crate::pool;
 
 /// What lies in the pool beside logs: lists, which the manifest names.
-const IN_POOL: Beside = Beside {
+const IN_POOL: PoolContents = PoolContents {
     is_needed: true,
     roots: &[],
     fill: |_| Ok(()),

@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use terrace_base::{Error, Result};
-use terrace_index::{HashIndex, ScanBatch, ScanPosition, TurboHash, TurboOptions, kinds};
+use terrace_index::{HashIndex, ScanBatch, ScanPosition, TurboHash, TurboHashOptions, kinds};
 use terrace_pmem::{Kind as PmKind, Pool};
 
 use super::pm::{KeyIndex, Nowhere, PmEngine};
@@ -40,7 +40,7 @@ impl PmEngine for Turbo {
 
     fn create(pool: &Pool, core: &Core) -> Result<()> {
         let asked = &core.options.turbo;
-        let options = TurboOptions {
+        let options = TurboHashOptions {
             shards: asked.shards,
             initial_buckets: asked.initial_buckets,
             probing_scope: asked.probing_scope,

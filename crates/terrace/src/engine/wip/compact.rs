@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use terrace_base::{Error, Result};
 
 use super::bucket::{Bucket, Placed};
-use super::change::Change;
+use super::change::BucketsEdit;
 use super::whole::Ended;
 use super::{Plan, Wip};
 use crate::background::{Compacting, Patience};
@@ -155,7 +155,7 @@ impl Wip {
         let cuts = bucket.cuts.lock().clone();
         let written = self.merge_tables(&claim, &claim.tables, cuts, patience)?;
         let bytes = written.iter().map(|table| table.meta.file_bytes).sum();
-        let mut change = Change::default();
+        let mut change = BucketsEdit::default();
         change.runs.remove(claim.numbers());
         change.runs.add(level + 1, written);
         self.install(change, &[])?;

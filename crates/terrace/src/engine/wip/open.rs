@@ -9,7 +9,7 @@ use super::buckets::Buckets;
 use super::memtable::{BucketMemtable, Memory};
 use super::recover::Replaying;
 use super::{Parts, Wip, logging};
-use crate::commit_log::{Beside, Gathered, LogHome, Opened};
+use crate::commit_log::{Gathered, LogHome, Opened, PoolContents};
 use crate::core::Core;
 use crate::core::engine::Engine;
 use crate::levels::run::Runs;
@@ -20,7 +20,7 @@ use crate::pool;
 /// The log's place.
 pub(super) fn log_home(core: &Core) -> LogHome {
     let first = || vec![Edit::SetBucket { lower: Vec::new(), flushed: 0 }];
-    LogHome { engine: EngineKind::Wip, asked: core.options.wip.log, first, beside: Beside::NOTHING }
+    LogHome { engine: EngineKind::Wip, asked: core.options.wip.log, first, beside: PoolContents::NOTHING }
 }
 
 /// Opens or creates the database in `core.dir`; returns it and the last sequence number in it.

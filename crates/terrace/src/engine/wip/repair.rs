@@ -15,7 +15,7 @@ use terrace_table::TableMeta;
 use super::bucket::LAST_LEVEL;
 use super::open;
 use super::recover::Replaying;
-use crate::commit_log::{Beside, Gathered, first_beginning, gather_logs, log_files, rebuild};
+use crate::commit_log::{Gathered, PoolContents, first_beginning, gather_logs, log_files, rebuild};
 use crate::core::engine::Engine;
 use crate::leveled::{PlacedRun, gather_runs};
 use crate::manifest::{Edit, Identity, Manifest, State};
@@ -35,7 +35,7 @@ pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
     let gathered = on_pm.then(|| gather_logs(&mut base, &identity, known.as_ref())).transpose()?;
     let state = new_state(&base, identity, runs, known, gathered.as_ref())?;
     let core = base.core.clone();
-    rebuild(base, state, gathered.as_ref(), Beside::NOTHING, |opened, damaged| {
+    rebuild(base, state, gathered.as_ref(), PoolContents::NOTHING, |opened, damaged| {
         let wip = open::assemble(core, opened, Replaying::Asked, gathered.as_ref(), damaged)?;
         let flush = || wip.rotate().and_then(|()| wip.wait_until_flushed());
         let forget = || wip.log.forget_all(&wip.manifest, wip.last_seq());

@@ -11,7 +11,7 @@ use terrace_base::Result;
 
 use super::Wip;
 use super::bucket::{Bucket, Placed, newest_first};
-use super::change::Change;
+use super::change::BucketsEdit;
 use super::memtable::BucketMemtable;
 use crate::events::Event;
 use crate::manifest::Edit;
@@ -23,7 +23,7 @@ impl Wip {
     pub(super) fn split(
         &self,
         bucket: &Arc<Bucket>,
-        mut change: Change,
+        mut change: BucketsEdit,
         boundaries: &[Vec<u8>],
     ) -> Result<()> {
         let _no_flush = self.flushes.claim();

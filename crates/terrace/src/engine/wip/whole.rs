@@ -15,7 +15,7 @@ use terrace_table::{Cursor, TableMeta};
 
 use super::Wip;
 use super::bucket::{Bucket, LAST_LEVEL, Placed};
-use super::change::Change;
+use super::change::BucketsEdit;
 use super::compact::Claim;
 use crate::background::Patience;
 use crate::compaction::buckets::{BucketOptions, BucketTable, LEVELS, fit, kept, pieces, splitters};
@@ -127,7 +127,7 @@ impl Wip {
         let bucket = &whole.claim.bucket;
         let bytes: u64 = written.iter().map(|table| table.meta.file_bytes).sum();
         let live = bytes + stay.iter().map(|table| table.run.meta().file_bytes).sum::<u64>();
-        let mut change = Change::default();
+        let mut change = BucketsEdit::default();
         change.runs.remove(inputs.iter().map(|table| table.run.number()));
         stay.iter()
             .filter(|table| table.level != LAST_LEVEL)

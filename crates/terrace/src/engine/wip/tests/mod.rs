@@ -20,7 +20,7 @@ use terrace_sim::{PmOptions, World, WorldOptions};
 use self::telling::{Hook, Telling};
 use super::Wip;
 use super::bucket::Bucket;
-use super::change::Change;
+use super::change::BucketsEdit;
 use super::open::{assemble, log_home};
 use super::recover::Replaying;
 use crate::batch::WriteBatch;
@@ -112,7 +112,7 @@ fn bucket(wip: &Wip, key: &[u8]) -> Arc<Bucket> {
 }
 
 fn split(wip: &Wip, at: &[u8]) {
-    wip.split(&bucket(wip, at), Change::default(), &[at.to_vec()]).unwrap();
+    wip.split(&bucket(wip, at), BucketsEdit::default(), &[at.to_vec()]).unwrap();
 }
 
 fn join(wip: &Wip, left: &[u8], right: &[u8]) {
