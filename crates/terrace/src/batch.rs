@@ -60,6 +60,14 @@ impl WriteBatch {
         self.push(Kind::Delete, key.as_ref());
     }
 
+    /// Adds a put or a delete, as `kind` says; a delete has no value.
+    pub(crate) fn add(&mut self, kind: Kind, key: &[u8], value: &[u8]) {
+        match kind {
+            Kind::Put => self.put(key, value),
+            Kind::Delete => self.delete(key),
+        }
+    }
+
     /// Adds the operations of `other`, which was decoded.
     pub(crate) fn append(&mut self, other: &WriteBatch) {
         self.encoded.extend_from_slice(&other.encoded);

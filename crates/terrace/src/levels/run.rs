@@ -190,6 +190,15 @@ impl Runs {
         let files: Vec<u64> = numbers.iter().copied().filter(|number| !is_list(number)).collect();
         self.tables.remove(&files);
     }
+
+    /// Removes what a merge has replaced: the runs `below` its inputs, then the inputs, each with its highest sequence
+    /// number, the oldest first. If only some of them are gone after a crash, and the manifest is lost, no tombstone
+    /// is missing above what it hides.
+    pub fn remove_merged(&self, below: &[u64], mut inputs: Vec<(u64, u64)>) {
+        inputs.sort_unstable();
+        let inputs = inputs.into_iter().map(|(_, number)| number);
+        self.remove(&below.iter().copied().chain(inputs).collect::<Vec<_>>());
+    }
 }
 
 /// A position in a run, which it keeps alive.

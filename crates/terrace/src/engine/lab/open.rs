@@ -11,7 +11,7 @@ use crate::commit_log::{Gathered, LogHome, Opened, PoolContents};
 use crate::compaction::leveled::LeastOverlap;
 use crate::core::Core;
 use crate::core::engine::Engine;
-use crate::leveled::logged::LoggedMemtables;
+use crate::leveled::logged::{self, LoggedMemtables};
 use crate::leveled::{LeveledTree, Parts, policy, settings};
 use crate::options::{EngineKind, LogPlace};
 use crate::pool;
@@ -27,12 +27,7 @@ pub(super) fn log_home() -> LogHome {
 
 /// Opens or creates the database in `core.dir`; returns it and the last sequence number in it.
 pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
-    let opened = log_home().open(&core)?;
-    let lab = assemble(core, opened, None, &mut Err)?;
-    lab.verify_pool();
-    prepare(&lab);
-    let last = lab.last_seq();
-    Ok((lab, last))
+    logged::open(core, &log_home(), assemble, prepare)
 }
 
 /// Builds what lies only in DRAM after the first answers: the filter, and the stale bytes of each run.

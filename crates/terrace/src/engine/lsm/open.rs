@@ -9,7 +9,7 @@ use crate::commit_log::{Gathered, LogHome, Opened, PoolContents};
 use crate::compaction::leveled::LeastOverlap;
 use crate::core::Core;
 use crate::core::engine::Engine;
-use crate::leveled::logged::LoggedMemtables;
+use crate::leveled::logged::{self, LoggedMemtables};
 use crate::leveled::{LeveledTree, Parts, policy, settings};
 use crate::options::EngineKind;
 use crate::pool;
@@ -22,11 +22,8 @@ pub(super) fn log_home(core: &Core) -> LogHome {
 
 /// Opens or creates the database in `core.dir`; returns it and the last sequence number in it.
 pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
-    let opened = log_home(&core).open(&core)?;
-    let lsm = assemble(core, opened, None, &mut Err)?;
-    lsm.verify_pool();
-    let last = lsm.last_seq();
-    Ok((lsm, last))
+    let home = log_home(&core);
+    logged::open(core, &home, assemble, |_| {})
 }
 
 /// Assembles the engine from its opened parts, and brings it to rest. For a repair: with logs that lie

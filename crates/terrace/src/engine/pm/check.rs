@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use terrace_base::Result;
-use terrace_index::ScanBatch;
+use terrace_index::{PointIndex, ScanBatch};
 use terrace_pmem::{Granularity, Marks};
 
 use super::PmStore;

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
+use terrace_index::PointIndex;
 use terrace_pmem::Claim;
 use terrace_table::Kind;
 

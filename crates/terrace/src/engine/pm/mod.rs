@@ -60,6 +60,7 @@ use parking_lot::Mutex;
 use terrace_base::checksum::seal48;
 use terrace_base::exec::Lane;
 use terrace_base::{Error, Result};
+use terrace_index::PointIndex;
 use terrace_index::limbo::Limbo;
 use terrace_index::pins::Pins;
 use terrace_pmem::{POff, Pool};

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use terrace_base::Result;
 use terrace_base::trail::{self, Touch};
+use terrace_index::PointIndex;
 
 use super::elsewhere::{Elsewhere, PlaceOf, VersionRefOf};
 use super::index::PmEngine;

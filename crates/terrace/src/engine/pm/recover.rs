@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
-use terrace_index::ScanBatch;
+use terrace_index::{PointIndex, ScanBatch};
 use terrace_pmem::Marks;
 
 use super::elsewhere::VersionRefOf;

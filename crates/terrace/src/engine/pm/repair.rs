@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrace_base::{Error, Result};
-use terrace_index::ScanBatch;
+use terrace_index::{PointIndex, ScanBatch};
 use terrace_pmem::{CLOSED_WITH, Opened, Pool, PoolOptions};
 use terrace_table::{Kind, TableMeta, TableOptions};
 
@@ -184,7 +184,7 @@ fn gather<E: PmEngine>(
     let index = pool.map(|pool| E::open_to_salvage(pool, &core));
     let mut missed = Missed::new();
     let whole = match (pool, index) {
-        (Some(pool), Some(Ok(index))) => gather_named(pool, home, &index, &mut runs, &mut missed, base)?,
+        (Some(pool), Some(Ok(index))) => gather_named::<E>(pool, home, &index, &mut runs, &mut missed, base)?,
         (_, Some(Err(e))) => {
             base.lost(format!("{e}: the index"));
             false

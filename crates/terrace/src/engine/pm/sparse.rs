@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use terrace_base::Result;
+use terrace_index::PointIndex;
 use terrace_pmem::{Claim, Clearing, Kind as PmKind};
 
 use super::elsewhere::{Elsewhere, PlaceOf, VersionRef};

@@ -5,6 +5,7 @@
 
 use bytes::Bytes;
 use terrace_base::Result;
+use terrace_index::PointIndex;
 
 use super::PmStore;
 use super::elsewhere::{Elsewhere, PlaceOf, VersionRef, VersionRefOf};

@@ -6,6 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
+use terrace_index::PointIndex;
 use terrace_pmem::Claim;
 
 use super::PmStore;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use terrace_base::{Error, Result};
-use terrace_index::ScanBatch;
+use terrace_index::{PointIndex, ScanBatch};
 use terrace_table::ReadBuffers;
 
 use super::PmStore;

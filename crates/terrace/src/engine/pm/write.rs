@@ -7,6 +7,7 @@
 //! needed: the new one then names it, and a deletion is a record, too.
 
 use terrace_base::{Error, Result};
+use terrace_index::PointIndex;
 use terrace_pmem::Claim;
 use terrace_table::Kind;
 

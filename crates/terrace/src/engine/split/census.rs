@@ -13,7 +13,7 @@ use terrace_index::ScanBatch;
 use super::home::Ssd;
 use super::place::OnSsd;
 use super::{pack, reclaim};
-use crate::engine::pm::{KeyIndex, Named, PmEngine, PmStore, PositionOf, VersionRef, VersionRefOf};
+use crate::engine::pm::{Named, PmEngine, PmStore, PositionOf, VersionRef, VersionRefOf};
 
 /// Starts the walk in the background.
 pub(super) fn send<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) {

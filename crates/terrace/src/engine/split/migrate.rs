@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
 use terrace_base::exec::Lane;
-use terrace_index::ScanBatch;
+use terrace_index::{PointIndex, ScanBatch};
 use terrace_pmem::Claim;
 use terrace_table::{Kind, Position, TableOptions};
 

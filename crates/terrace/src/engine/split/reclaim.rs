@@ -11,6 +11,7 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
 use terrace_base::exec::Lane;
+use terrace_index::PointIndex;
 use terrace_table::{Cursor, Kind};
 
 use super::home::Ssd;

@@ -11,7 +11,7 @@ use crate::commit_log::{Gathered, LogHome, Opened, PoolContents};
 use crate::compaction::leveled::{LeastOverlap, Tiering};
 use crate::core::Core;
 use crate::core::engine::Engine;
-use crate::leveled::logged::LoggedMemtables;
+use crate::leveled::logged::{self, LoggedMemtables};
 use crate::leveled::{LeveledTree, Parts, policy, settings};
 use crate::levels::lists::{ListOptions, ListStore};
 use crate::options::{EngineKind, ListDesign, LogPlace, LsmOptions, TieringKind, TlsmOptions};
@@ -35,11 +35,7 @@ pub(super) fn log_home() -> LogHome {
 
 /// Opens or creates the database in `core.dir`; returns it and the last sequence number in it.
 pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
-    let opened = log_home().open(&core)?;
-    let tlsm = assemble(core, opened, None, &mut Err)?;
-    tlsm.verify_pool();
-    let last = tlsm.last_seq();
-    Ok((tlsm, last))
+    logged::open(core, &log_home(), assemble, |_| {})
 }
 
 /// Assembles the engine from its opened parts, and brings it to rest. In a repair there is no pool: logs lie

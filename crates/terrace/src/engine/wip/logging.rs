@@ -272,10 +272,7 @@ impl Entry for OwnedOp {
     }
 
     fn put_into(&self, ops: &mut WriteBatch) -> Result<()> {
-        match self.kind {
-            Kind::Put => ops.put(&self.key, &self.value),
-            Kind::Delete => ops.delete(&self.key),
-        }
+        ops.add(self.kind, &self.key, &self.value);
         Ok(())
     }
 }

@@ -16,7 +16,7 @@ use terrace_table::{Cursor, TableMeta};
 use super::Wip;
 use super::bucket::{Bucket, LAST_LEVEL, Placed};
 use super::change::BucketsEdit;
-use super::compact::Claim;
+use super::compact::{Claim, with_max_seqs};
 use crate::background::Patience;
 use crate::compaction::buckets::{BucketOptions, BucketTable, LEVELS, fit, kept, pieces, splitters};
 use crate::levels::output::Written;
@@ -144,7 +144,7 @@ impl Wip {
         // While it still counts as being merged: by its old figures it would be chosen again at once.
         self.note_figures(&self.planning.lock(), bucket);
         self.core.counters.count_compaction(LAST_LEVEL, bytes);
-        self.remove_merged(inputs);
+        self.runs.remove_merged(&[], with_max_seqs(inputs));
         Ok(())
     }
 

@@ -1,5 +1,6 @@
 //! The work of opening: replaying logs into a memtable.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
@@ -7,12 +8,36 @@ use terrace_table::Kind;
 
 use super::{LoggedMemtable, LoggedMemtables};
 use crate::batch::{Op, WriteBatch};
-use crate::commit_log::{Gathered, Replayed, unless_full};
+use crate::commit_log::{Gathered, LogHome, Opened, Replayed, unless_full};
+use crate::core::Core;
+use crate::core::engine::Engine;
 use crate::leveled::{LeveledTree, Memtable, Stage};
 use crate::pool::StartState;
 
 /// If more logs than this are left after a recovery, their memtable is flushed at once.
 const FEW_LOGS: usize = 1;
+
+/// Opens or creates the database of an engine whose log lies as `home` says. `assemble` makes the engine of its opened
+/// parts, and `prepare` sends work that is done after the first answers. Returns the engine and the last sequence
+/// number in it.
+pub(crate) fn open<S: Stage>(
+    core: Arc<Core>,
+    home: &LogHome,
+    assemble: impl FnOnce(
+        Arc<Core>,
+        Opened,
+        Option<&Gathered>,
+        &mut dyn FnMut(Error) -> Result<()>,
+    ) -> Result<Arc<LeveledTree<LoggedMemtables<S>>>>,
+    prepare: impl FnOnce(&LeveledTree<LoggedMemtables<S>>),
+) -> Result<(Arc<dyn Engine>, u64)> {
+    let opened = home.open(&core)?;
+    let tree = assemble(core, opened, None, &mut Err)?;
+    tree.verify_pool();
+    prepare(&tree);
+    let last = tree.last_seq();
+    Ok((tree, last))
+}
 
 impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
     /// Brings a just opened database to rest. `gathered` are its logs if they lie elsewhere. `damaged` is asked about each

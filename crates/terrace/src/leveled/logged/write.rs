@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::{ErrorKind, Result};
 use terrace_pmem::Pool;
-use terrace_table::{Cursor, Kind};
+use terrace_table::Cursor;
 
 use super::{LoggedMemtable, LoggedMemtables};
 use crate::batch::WriteBatch;
@@ -64,10 +64,7 @@ impl Entry for MemCursor {
     }
 
     fn put_into(&self, ops: &mut WriteBatch) -> Result<()> {
-        match self.kind() {
-            Kind::Put => ops.put(self.key(), self.value_bytes()),
-            Kind::Delete => ops.delete(self.key()),
-        }
+        ops.add(self.kind(), self.key(), self.value_bytes());
         Ok(())
     }
 }
