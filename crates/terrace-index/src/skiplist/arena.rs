@@ -11,7 +11,7 @@ use terrace_base::{Error, Result};
 use terrace_pmem::{Extent, Kind, POff, Pool};
 
 use super::layout::{
-    EXTENT_HEADER_BYTES, ExtentHeader, FIRST_DATA, HEAD_NODE, NODE_BYTES, NodeFields, VERSION,
+    EXTENT_HEADER_BYTES, ExtentHeader, FIRST_DATA, HEAD_NODE, NEXT_AT, NODE_BYTES, NodeFields, VERSION,
 };
 
 /// The arena of one list.
@@ -44,9 +44,6 @@ pub(super) struct Extents {
 
 /// An extent after the first is half as large as all before it, within the list's step and this.
 const MOST_STEP_BYTES: u64 = 8 << 20;
-
-/// Where an extent names the next one.
-const NEXT_AT: u64 = 16;
 
 /// Where the next record goes, and where the next extent is linked.
 struct Tail {
