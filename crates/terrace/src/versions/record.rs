@@ -202,9 +202,20 @@ impl<'p> Record<'p> {
         if !self.word.is_linked() {
             return Err(damaged(pool, self.word.offset(), "a record without a link"));
         }
+        debug_assert!(
+            older.is_none_or(|older| self.may_lie_over(pool, older)),
+            "a link leads to an older version"
+        );
         let at = self.word.offset() + HEAD_BYTES;
         pool.atomic_checked(POff::new(at))?.store(older.unwrap_or(0), Ordering::Release);
         Ok(())
+    }
+
+    /// Whether nothing speaks against a link to the version that `word` names: a later one may not lie under it.
+    fn may_lie_over(&self, pool: &Pool, word: u64) -> bool {
+        let Some(word) = RecordRef::decode(word) else { return true };
+        // SAFETY: whoever links versions holds the gate, so that none of them is freed.
+        unsafe { Record::peek(pool, word) }.map_or(true, |older| older.number <= self.number)
     }
 
     /// An error unless this is a version of `key`.

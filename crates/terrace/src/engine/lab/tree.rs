@@ -250,12 +250,20 @@ impl ValueTree {
     /// Keeps a version of a key; it replaces `before` in the index. It is durable on return; on an error
     /// nothing has changed. The caller holds `work`.
     pub fn keep(&self, version: &Version<'_>, before: Option<ValueLocation>) -> Result<()> {
+        debug_assert!(self.is_newer(version, before), "a newer version replaces an older one");
         let record = NewRecord::write(&self.pool, version)?;
         self.pool.drain();
         self.set(version.key, ValueLocation::Here(record.word()), before.is_none())?;
         record.keep();
         self.retire(before);
         Ok(())
+    }
+
+    /// Whether nothing that can be read speaks against `version` being newer than the one at `before`.
+    fn is_newer(&self, version: &Version<'_>, before: Option<ValueLocation>) -> bool {
+        let Some(ValueLocation::Here(word)) = before else { return true };
+        // SAFETY: the caller holds `work`, and so does whoever frees records.
+        unsafe { Record::peek(&self.pool, word) }.map_or(true, |older| older.number < version.number)
     }
 
     /// Retires what a key's word named.
