@@ -347,7 +347,7 @@ fn no_file_is_made_where_devices_are_nor_over_what_is_none() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// Whoever remembers an offset asks whether it still is what it was; whatever is there now, the answer is no error.
+/// An owner that remembers an offset asks whether it still is what it was. The answer is no error, whatever is there.
 #[test]
 fn only_an_active_slot_of_its_kind_is_active() {
     let (_, pool) = memory_pool();

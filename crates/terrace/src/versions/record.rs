@@ -214,7 +214,7 @@ impl<'p> Record<'p> {
     /// Whether nothing speaks against a link to the version that `word` names: a later one may not lie under it.
     fn may_lie_over(&self, pool: &Pool, word: u64) -> bool {
         let Some(word) = RecordRef::decode(word) else { return true };
-        // SAFETY: whoever links versions holds the gate, so that none of them is freed.
+        // SAFETY: the caller links versions and holds the gate for that, so none of them is freed.
         unsafe { Record::peek(pool, word) }.map_or(true, |older| older.number <= self.number)
     }
 

@@ -339,7 +339,7 @@ fn without_room(ended: &Ended, case: &str) {
     let (env, has_room) = env(&machine, Refuses::Growth);
     let db = Db::open_in(env, machine.dir(), machine.options()).unwrap_or_else(|e| panic!("{case}: {e}"));
     let mut model = state_of(&db, &ended.states, case);
-    // Whoever needs no room may go on.
+    // An operation that needs no room may go on.
     for i in 0..40u32 {
         let (key, value) = (format!("new{i}").into_bytes(), vec![7; 300]);
         match db.put(&key, &value) {

@@ -16,7 +16,7 @@
 //!
 //! 1. A hint names a block that holds the key, if the manifest names its run. It is set only after the
 //!    manifest names the run, and file numbers are not used again.
-//! 2. Whoever changes the tree, or needs it unchanged, holds `work`. Any number read without it.
+//! 2. A thread that changes the tree, or needs it unchanged, holds `work`. Any number read without it.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;

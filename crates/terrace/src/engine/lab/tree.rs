@@ -205,8 +205,8 @@ impl ValueTree {
 
     /// The record of `key` that `word` names. The caller has been present since before it loaded the word, or holds `work`.
     pub fn record(&self, word: RecordRef, key: &[u8]) -> Result<Record<'_>> {
-        // SAFETY: nothing that the index named then is freed as long as the caller is present; whoever frees
-        // holds `work`.
+        // SAFETY: nothing that the index named then is freed as long as the caller is present; a thread
+        // that frees holds `work`.
         unsafe { Record::load(&self.pool, word)? }.of(&self.pool, key)
     }
 
@@ -262,7 +262,7 @@ impl ValueTree {
     /// Whether nothing that can be read speaks against `version` being newer than the one at `before`.
     fn is_newer(&self, version: &Version<'_>, before: Option<ValueLocation>) -> bool {
         let Some(ValueLocation::Here(word)) = before else { return true };
-        // SAFETY: the caller holds `work`, and so does whoever frees records.
+        // SAFETY: the caller holds `work`, and so does a thread that frees records.
         unsafe { Record::peek(&self.pool, word) }.map_or(true, |older| older.number < version.number)
     }
 

@@ -1,7 +1,7 @@
 //! Groups of batches: all of a group takes effect at one moment, for readers and for a crash.
 //!
 //! 1. A group runs alone: no single write runs beside it, and no snapshot is taken. What it is conditional on
-//!    is read then, in each attempt: readers take no lock, so they can be called by who holds the gate.
+//!    is read then, in each attempt: readers take no lock, so the holder of the gate can call them.
 //! 2. Records are flushed, and the undo list becomes durable with them, before the index changes.
 //! 3. While the index changes, a reader that finds a version of the group, or misses one that it removes,
 //!    takes the replaced version from an overlay in DRAM. Snapshots do not see numbers as high as the group's

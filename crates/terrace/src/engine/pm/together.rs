@@ -23,7 +23,7 @@ const FRONT_BYTES: u64 = 128;
 /// reader sees.
 pub(super) type Wanted<E> = (usize, PlaceOf<E>, u64);
 
-/// Who reads.
+/// A reader of versions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reader {
     /// The number of its snapshot.

@@ -233,7 +233,7 @@ impl HashWriter<'_> {
         if table.overflow == Overflow::Freeze && matches!(place, SlotSearch::Full(..)) {
             table.overflowed.store(true, Ordering::Release);
         }
-        // Before it can be found: whoever knows of a version may cut the log up to the smallest number.
+        // Before it can be found: a thread that knows of a version may cut the log up to the smallest number.
         lower(&table.min_seq, content.seq);
         let record = record::create(pieces, content, prev);
         place.set(pieces, hash, record);
