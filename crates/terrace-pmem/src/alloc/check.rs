@@ -47,13 +47,13 @@ impl Unreclaimed {
 
 impl Pool {
     /// Compares active extents and slots with the owners' marks. Also verifies the pool's own structures (both
-    /// superblock copies, roots, table words, slab heads and bitmaps) and that units which were not changed since the pool was opened
-    /// are as they were at the clean close. Nobody may change the pool meanwhile.
+    /// superblock copies, roots, table words, slab heads and bitmaps) and that units which were not changed since the
+    /// pool was opened are as they were at the clean close. Nobody may change the pool meanwhile.
     ///
-    /// A pool may have been closed with a [debt](Pool::needs_reclaim). Where it is only read the debt stays, and what was
-    /// inherited and is not marked is taken for it. A session that writes [pays it](Pool::reclaim) before it checks, or
-    /// says that it [cannot yet](Pool::put_off_reclaim). Once a debt was [noted](Pool::leave_unreclaimed) in this
-    /// session, anything that is not marked may be it.
+    /// A pool may have been closed with a [debt](Pool::needs_reclaim). Where it is only read the debt stays, and what
+    /// was inherited and is not marked is taken for it. A session that writes [pays it](Pool::reclaim) before it
+    /// checks, or says that it [cannot yet](Pool::put_off_reclaim). Once a debt was [noted](Pool::leave_unreclaimed) in
+    /// this session, anything that is not marked may be it.
     pub fn check(&self, marks: &Marks) -> Vec<Problem> {
         let mut problems = marks.problems.clone();
         problems.extend(self.check_header());

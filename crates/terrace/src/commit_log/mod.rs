@@ -10,8 +10,8 @@
 //! Promises for logs in files, whatever fails:
 //!
 //! 1. **A refused write does not come back.** Its error is returned with the log as it was before, or with the log cut
-//!    back to its last acknowledged record and left. A process that is then killed leaves no trace of the write. A power
-//!    cut may bring it back as long as no other log could be begun.
+//!    back to its last acknowledged record and left. A process that is then killed leaves no trace of the write. A
+//!    power cut may bring it back as long as no other log could be begun.
 //! 2. **A full disk refuses what does not fit, and nothing else.** An append without room leaves the log usable.
 //! 3. **A failed sync proves nothing, and neither does the next.** Whatever had not been synced may be gone from
 //!    the disk, and from the page cache too. So after a failed sync, and after an append that failed for any

@@ -207,9 +207,9 @@ struct Chain<'a> {
 }
 
 /// Passes everything that the logs of `source` hold beyond what is flushed to `apply`: the number of the first
-/// log that is needed as long as the group is only in memory, the first sequence number of the group, its operations, and the number up to which they are applied already.
-/// `damaged` is asked about each damaged log; if it returns no error, the rest of that log and all that
-/// follows are left out.
+/// log that is needed as long as the group is only in memory, the first sequence number of the group, its operations,
+/// and the number up to which they are applied already. `damaged` is asked about each damaged log; if it returns no
+/// error, the rest of that log and all that follows are left out.
 pub(crate) fn replay(
     source: &dyn Source,
     state: &State,

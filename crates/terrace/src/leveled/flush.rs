@@ -46,8 +46,8 @@ impl<B: WriteBuffer> LeveledTree<B> {
         Ok(())
     }
 
-    /// Puts what a stage has written onto level 0, before anything that it replaces leaves the stage. Returns the highest
-    /// number of a run that this adds.
+    /// Puts what a stage has written onto level 0, before anything that it replaces leaves the stage. Returns the
+    /// highest number of a run that this adds.
     pub fn put(&self, change: LevelsEdit) -> Result<Option<u64>> {
         let (bytes, number) = (change.bytes(), change.metas().map(|meta| meta.number).max());
         if number.is_some() {

@@ -16,9 +16,9 @@
 //! top two bits of a word give the meaning of the rest (`docs/formats/slm.md`); an engine with further places
 //! for a value uses those that the index leaves free in a location.
 //!
-//! Chains and the versions of `engine/pm/versions.rs` are two schemes, and both stay. There a version *is* its record in
-//! the pool: a link from record to record costs one word, and older versions are freed one at a time. Here versions lie in
-//! tables, which do not change, so the list is separate, and is rewritten as a whole when a version is
+//! Chains and the versions of `engine/pm/versions.rs` are two schemes, and both stay. There a version *is* its record
+//! in the pool: a link from record to record costs one word, and older versions are freed one at a time. Here versions
+//! lie in tables, which do not change, so the list is separate, and is rewritten as a whole when a version is
 //! dropped.
 //!
 //! Invariants:

@@ -1,6 +1,7 @@
 //! Putting a repair's files in place of what was there.
 //!
-//! 1. Until the record of a repair has its name, nothing that was there has changed; from then on the repair has happened.
+//! 1. Until the record of a repair has its name, nothing that was there has changed; from then on the repair has
+//!    happened.
 //! 2. Each step does nothing if it was done before: after a kill or a power cut at any moment it starts
 //!    again.
 //! 3. A file has its new name durably before it loses its old one.

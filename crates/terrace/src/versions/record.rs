@@ -3,8 +3,8 @@
 //! 1. A record is written, flushed and active before anything names it, and drained before the word that
 //!    names it is published. Except for its link nothing of it changes as long as it exists.
 //! 2. It is freed after nothing names it any more and all who may see it have left (`limbo`).
-//! 3. A link leads to an older version of the same key, with a lower number. Links serve snapshots, which a session does
-//!    not outlive: they are never made durable, and those of earlier sessions mean nothing.
+//! 3. A link leads to an older version of the same key, with a lower number. Links serve snapshots, which a session
+//!    does not outlive: they are never made durable, and those of earlier sessions mean nothing.
 
 use std::sync::atomic::Ordering;
 

@@ -107,7 +107,8 @@ impl Observer for NoDiscards {
     }
 }
 
-/// A writer that meets a full disk gets an error that says so, whatever becomes of the attempt to make room, and may try again.
+/// A writer that meets a full disk gets an error that says so, whatever becomes of the attempt to make room, and may
+/// try again.
 #[test]
 fn a_full_disk_is_told_where_nothing_can_be_given_back() {
     let fs = SimFs::new();

@@ -7,8 +7,8 @@
 //! holder of a snapshot, since all of those see the tree's versions, and nobody who takes one later, since
 //! those versions were visible before snapshots were listed.
 //!
-//! A copy that is not stale hides nothing, although the tree has its key: an eviction may have just written it, and be about
-//! to remove that very version from the tree.
+//! A copy that is not stale hides nothing, although the tree has its key: an eviction may have just written it, and be
+//! about to remove that very version from the tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

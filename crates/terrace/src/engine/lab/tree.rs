@@ -7,8 +7,8 @@
 //!
 //! One thread at a time changes it, under `work`; any number read it without locks. Invariants:
 //!
-//! 1. A word names a record of its key that was durable before the word was, or says "below". A record is freed after nothing
-//!    names it and all who may see it have left (`limbo`).
+//! 1. A word names a record of its key that was durable before the word was, or says "below". A record is freed after
+//!    nothing names it and all who may see it have left (`limbo`).
 //! 2. A key's record has its newest flushed version, and no older version of it lies above level 0. If its
 //!    word says "below", or there is none, the newest flushed version is on the levels.
 //! 3. Only a newer version replaces an older one of its key. If a snapshot needs the older one, it is on
@@ -203,7 +203,8 @@ impl ValueTree {
         })
     }
 
-    /// The record of `key` that `word` names. The caller has been present since before it loaded the word, or holds `work`.
+    /// The record of `key` that `word` names. The caller has been present since before it loaded the word, or holds
+    /// `work`.
     pub fn record(&self, word: RecordRef, key: &[u8]) -> Result<Record<'_>> {
         // SAFETY: nothing that the index named then is freed as long as the caller is present; a thread
         // that frees holds `work`.

@@ -79,7 +79,8 @@ pub(crate) trait KeyIndex: PointIndex + Sized + 'static {
     ///
     /// # Safety
     ///
-    /// An active slot of `kind`, one of [`MOVES`](Self::MOVES), begins at `at`, and its slab is held until this returns.
+    /// An active slot of `kind`, one of [`MOVES`](Self::MOVES), begins at `at`, and its slab is held until this
+    /// returns.
     unsafe fn move_slot(&self, kind: PmKind, at: u64) -> Result<bool>;
 
     /// Gives back what was unlinked; returns whether that is everything.

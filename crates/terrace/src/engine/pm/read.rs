@@ -1,7 +1,7 @@
 //! Point reads: the index, then one record.
 //!
-//! A reader is present in the store's limbo from before it asks the index until it has copied what it found. It takes no
-//! lock. Without a snapshot it sees the newest version, unless that belongs to a group that is still being
+//! A reader is present in the store's limbo from before it asks the index until it has copied what it found. It takes
+//! no lock. Without a snapshot it sees the newest version, unless that belongs to a group that is still being
 //! applied.
 
 use std::sync::atomic::Ordering;

@@ -6,8 +6,8 @@
 //! word that named the old slot names the copy, and the old slot is freed when its readers have left. So a
 //! crash leaves one of the two, and a slot without a name is reclaimed as usual.
 //!
-//! A key's newest version moves beside other writers, whose word wins if they are faster. Versions under it, which snapshots
-//! need, move while nobody writes. The index moves its own slots ([`KeyIndex::move_slot`]).
+//! A key's newest version moves beside other writers, whose word wins if they are faster. Versions under it, which
+//! snapshots need, move while nobody writes. The index moves its own slots ([`KeyIndex::move_slot`]).
 //!
 //! Writes that find no room do this before they are refused, as far as they need it; a background job does it
 //! when a third of all slabs' room is free, and empties slabs that are less than half full. A few slots are
@@ -214,8 +214,8 @@ impl<E: PmEngine> PmStore<E> {
         Some(not_named)
     }
 
-    /// Moves what the index names at `at`, in a slab that is held; false if it names nothing there. The caller holds the gate and is
-    /// present.
+    /// Moves what the index names at `at`, in a slab that is held; false if it names nothing there. The caller holds
+    /// the gate and is present.
     fn move_named(&self, kind: PmKind, at: u64) -> Result<bool> {
         if kind != RECORD_KIND && kind != LINKED_KIND {
             // SAFETY: the slab is held, so nobody takes a slot that was active in it.

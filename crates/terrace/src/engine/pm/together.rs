@@ -1,7 +1,7 @@
 //! Reading the versions of several keys side by side, for walks and for reads of many keys.
 //!
-//! Records are loaded into the processor's caches together, and what lies elsewhere is requested together. The caller is
-//! present in the store's limbo from before the words were loaded until everything is read.
+//! Records are loaded into the processor's caches together, and what lies elsewhere is requested together. The caller
+//! is present in the store's limbo from before the words were loaded until everything is read.
 
 use bytes::Bytes;
 use terrace_base::Result;

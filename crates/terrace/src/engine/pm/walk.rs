@@ -270,8 +270,8 @@ impl<E: PmEngine> ReadAhead<E> {
         Ok(taken == elsewhere.len())
     }
 
-    /// Takes what was read for `window`, which is the last that was begun. Returns false, and leaves its keys to be read
-    /// again, if something else may have been written where it was read.
+    /// Takes what was read for `window`, which is the last that was begun. Returns false, and leaves its keys to be
+    /// read again, if something else may have been written where it was read.
     fn finish(&mut self, store: &PmStore<E>, at: u64, mut window: Window<E>) -> Result<bool> {
         let is_first = self.keys == TOGETHER;
         let reads_on = window.coming.is_some();

@@ -188,8 +188,8 @@ impl Wip {
         Ok(self.log.dropped() > dropped)
     }
 
-    /// Drops logs that nobody holds back, and that no flush will drop. Without room for that the next group tries again:
-    /// there may be room for what it writes.
+    /// Drops logs that nobody holds back, and that no flush will drop. Without room for that the next group tries
+    /// again: there may be room for what it writes.
     fn forget_unheld_logs(&self) -> Result<()> {
         let outcome = self.forget_logs_before_next();
         if outcome.as_ref().is_err_and(Error::is_out_of_space) {

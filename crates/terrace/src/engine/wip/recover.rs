@@ -34,8 +34,8 @@ pub(super) enum Replaying {
 type Groups = Vec<(u64, u64, WriteBatch, u64)>;
 
 impl Wip {
-    /// Brings a just opened database to rest. `gathered` are its logs if they lie elsewhere. `damaged` is asked about each
-    /// damaged log; if it returns no error, the rest of that log and all that follow are left out.
+    /// Brings a just opened database to rest. `gathered` are its logs if they lie elsewhere. `damaged` is asked about
+    /// each damaged log; if it returns no error, the rest of that log and all that follow are left out.
     pub(super) fn recover(
         &self,
         state: StartState,

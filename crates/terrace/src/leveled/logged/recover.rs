@@ -40,8 +40,8 @@ pub(crate) fn open<S: Stage>(
 }
 
 impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
-    /// Brings a just opened database to rest. `gathered` are its logs if they lie elsewhere. `damaged` is asked about each
-    /// damaged log; if it returns no error, the rest of that log and all that follows are left out.
+    /// Brings a just opened database to rest. `gathered` are its logs if they lie elsewhere. `damaged` is asked about
+    /// each damaged log; if it returns no error, the rest of that log and all that follows are left out.
     pub fn recover(
         &self,
         state: StartState,

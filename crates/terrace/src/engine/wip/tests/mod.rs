@@ -214,8 +214,8 @@ fn a_flush_of_some_memtables_fails_if_the_log_does_meanwhile() {
     assert_eq!(wip.check().unwrap().problems, Vec::<String>::new());
 }
 
-/// A split or a join may close a memtable between a group's insertion and its becoming visible. A merge of the tables then
-/// dropped versions that readers were still to see.
+/// A split or a join may close a memtable between a group's insertion and its becoming visible. A merge of the tables
+/// then dropped versions that readers were still to see.
 #[test]
 fn a_merge_keeps_what_is_visible_until_the_next_group_is() {
     let world = world();
