@@ -111,11 +111,11 @@ impl Arena {
     fn open_first(pool: &Pool, kind: Kind, first: u64) -> Result<(Arena, u64)> {
         let header = pool.get::<ExtentHeader>(POff::new(first))?;
         if let Some(version) = header.other_version(pool.place(first)) {
-            return Err(Error::InvalidFormat {
-                file: pool.path().to_path_buf(),
-                found: format!("a skiplist of version {version}"),
-                supported: format!("version {VERSION}"),
-            });
+            return Err(Error::other_version(
+                pool.path(),
+                format!("a skiplist of version {version}"),
+                format!("version {VERSION}"),
+            ));
         }
         if !header.is_sound(pool.place(first)) || header.index != 0 {
             return Err(Error::corruption(pool.path(), first, "a skiplist's first extent", "other bytes"));

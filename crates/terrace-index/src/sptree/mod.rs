@@ -234,11 +234,11 @@ impl SpTree {
         // Version 1 covered the offset.
         let is_sound = is_of(pool.place(header));
         if magic != own && magic[..7] == own[..7] && (is_sound || is_of(header)) {
-            return Err(Error::InvalidFormat {
-                file: pool.path().to_path_buf(),
-                found: format!("SPTree version {}", magic[7]),
-                supported: format!("SPTree version {}", own[7]),
-            });
+            return Err(Error::other_version(
+                pool.path(),
+                format!("SPTree version {}", magic[7]),
+                format!("SPTree version {}", own[7]),
+            ));
         }
         if magic != own || !is_sound {
             return Err(pool.corruption(header, "an SPTree's header", "other bytes"));

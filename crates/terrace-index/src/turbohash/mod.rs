@@ -162,11 +162,11 @@ impl TurboHash {
             .ok_or_else(|| Error::corruption(pool.path(), 0, format!("a root {root_name}"), "none"))?;
         let header = *pool.get::<TableHeader>(POff::new(at))?;
         if let Some(version) = header.other_version(pool.place(at)) {
-            return Err(Error::InvalidFormat {
-                file: pool.path().to_path_buf(),
-                found: format!("TurboHash version {version}"),
-                supported: format!("TurboHash version {}", MAGIC.to_le_bytes()[6]),
-            });
+            return Err(Error::other_version(
+                pool.path(),
+                format!("TurboHash version {version}"),
+                format!("TurboHash version {}", MAGIC.to_le_bytes()[6]),
+            ));
         }
         if header.magic != MAGIC || !header.is_sound(pool.place(at)) || !header.is_admissible() {
             return Err(pool.corruption(at, "a TurboHash table's header", "other bytes"));

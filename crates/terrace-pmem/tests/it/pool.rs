@@ -80,6 +80,9 @@ fn what_is_there_is_never_overwritten() {
     assert_eq!(Pool::create(&path, &options()).unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert_eq!(Pool::open(&path, &options()).unwrap_err().kind(), ErrorKind::InvalidFormat);
     assert_eq!(fs::read(&path).unwrap(), b"somebody's letter");
+    fs::write(&path, [&b"version 9 of a letter"[..], &vec![b'x'; 100_000]].concat()).unwrap();
+    let foreign = Pool::open(&path, &options()).unwrap_err();
+    assert!(foreign.kind() == ErrorKind::InvalidFormat && !foreign.is_of_another_version(), "{foreign}");
     fs::write(&path, vec![b'x'; 100_000]).unwrap();
     assert_eq!(Pool::open(&path, &options()).unwrap_err().kind(), ErrorKind::InvalidFormat);
     assert_eq!(fs::read(&path).unwrap(), vec![b'x'; 100_000]);

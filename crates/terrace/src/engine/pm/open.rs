@@ -136,11 +136,11 @@ pub(super) fn read_header<E: PmEngine>(pool: &Pool) -> Result<(u64, u64)> {
     match layout::header_version(at, pool.place(at), front) {
         Some(layout::VERSION) => {}
         Some(version) => {
-            return Err(Error::InvalidFormat {
-                file: pool.path().to_path_buf(),
-                found: format!("records version {version}"),
-                supported: format!("records version {}", layout::VERSION),
-            });
+            return Err(Error::other_version(
+                pool.path(),
+                format!("records version {version}"),
+                format!("records version {}", layout::VERSION),
+            ));
         }
         None => return Err(damaged()),
     }

@@ -115,11 +115,11 @@ impl SlotsFile {
             stamped => stamped,
         };
         let Some((origin, sector_bytes, known)) = stamped else {
-            return Err(Error::InvalidFormat {
-                file: path.to_path_buf(),
-                found: "no stamp in it, and no manifest of the engine split beside it".into(),
-                supported: "the file SLOTS of a database of the engine split".into(),
-            });
+            return Err(Error::foreign(
+                path,
+                "no stamp in it, and no manifest of the engine split beside it",
+                "the file SLOTS of a database of the engine split",
+            ));
         };
         Ok(SlotsFile { file, path: path.to_path_buf(), origin, sector_bytes, known })
     }
