@@ -29,7 +29,7 @@ use crate::core::condition::Condition;
 use crate::core::engine::Engine;
 use crate::manifest::{Identity, Manifest, State};
 use crate::pool::{self, MEDIA, StartState};
-use crate::salvage::{Runs, Salvage};
+use crate::salvage::{Salvage, TableSorter};
 use crate::versions::{LINKED_KIND, RECORD_KIND, Record};
 
 /// Keys whose words lead to nothing sound, with these words and reasons.
@@ -180,7 +180,7 @@ fn gather<E: PmEngine>(
     let (core, options) = (base.core.clone(), TableOptions::default());
     let before = pool.map_or_else(BTreeMap::new, |pool| before_the_group::<E>(pool, home, base));
     let mut next = base.next;
-    let mut runs = Runs::new(&core, &options, &mut next);
+    let mut runs = TableSorter::new(&core, &options, &mut next);
     let index = pool.map(|pool| E::open_to_salvage(pool, &core));
     let mut missed = Missed::new();
     let whole = match (pool, index) {
@@ -273,7 +273,7 @@ fn gather_named<E: PmEngine>(
     pool: &Pool,
     home: &E::Home,
     index: &E::Index,
-    runs: &mut Runs<'_>,
+    runs: &mut TableSorter<'_>,
     missed: &mut Missed,
     base: &mut Salvage,
 ) -> Result<bool> {
@@ -320,7 +320,7 @@ fn found_at<E: PmEngine>(pool: &Pool, home: &E::Home, key: &[u8], bits: u64) -> 
 
 /// Gathers all records, whether the index leads to them or not. A record whose value lies elsewhere counts if
 /// that value is there.
-fn gather_rest<E: PmEngine>(pool: &Pool, home: &E::Home, runs: &mut Runs<'_>) -> Result<()> {
+fn gather_rest<E: PmEngine>(pool: &Pool, home: &E::Home, runs: &mut TableSorter<'_>) -> Result<()> {
     for kind in [RECORD_KIND, LINKED_KIND] {
         for (at, _) in pool.slots(kind) {
             // SAFETY: nobody else uses the pool.

@@ -16,7 +16,7 @@ use super::open;
 use crate::commit_log::Gathered;
 use crate::leveled::{PlacedRun, logged};
 use crate::manifest::{Identity, State};
-use crate::salvage::{Runs, Salvage};
+use crate::salvage::{Salvage, TableSorter};
 
 /// Repairs the database in the view that `base` works in.
 pub(crate) fn repair(base: Salvage) -> Result<Salvage> {
@@ -128,7 +128,7 @@ fn looks_whole(lists: &Lists, head: u64) -> bool {
 
 fn bring(base: &mut Salvage, list: &PmList, head: u64) -> Result<Vec<TableMeta>> {
     let (core, options) = (base.core.clone(), base.options.clone());
-    let mut runs = Runs::new(&core, &options, &mut base.next);
+    let mut runs = TableSorter::new(&core, &options, &mut base.next);
     let mut cursor = list.cursor();
     cursor.seek_first()?;
     while cursor.valid() {
@@ -154,7 +154,7 @@ fn bring_scattered(
         ranges.iter().any(holds)
     };
     let (core, options) = (base.core.clone(), base.options.clone());
-    let (mut unread, mut runs) = (Vec::new(), Runs::new(&core, &options, &mut base.next));
+    let (mut unread, mut runs) = (Vec::new(), TableSorter::new(&core, &options, &mut base.next));
     for buffer in lists.buffers() {
         let salvaged = salvage_buffer(pool, buffer, &mut |key, seq, kind, value| match is_wanted(key) {
             true => runs.add(key, seq, kind, Bytes::copy_from_slice(value)),
