@@ -51,6 +51,8 @@ pub enum Error {
         found: String,
         /// The versions that this build reads.
         supported: String,
+        /// Whether its own header says, and proves, that another version of this program wrote it.
+        is_other_version: bool,
     },
     /// Somebody has the database or pool open.
     #[error("{} is in use by {}; close it there first", path.display(), if *here { "this process" } else { "another process" })]
@@ -198,7 +200,7 @@ impl Error {
 
     /// Whether another version of this program wrote what is there: it is sound, and not to be touched.
     pub fn is_of_another_version(&self) -> bool {
-        matches!(self, Error::InvalidFormat { found, .. } if found.contains("version "))
+        matches!(self, Error::InvalidFormat { is_other_version: true, .. })
     }
 
     /// Whether the pool or the disk has no room. Nothing has been lost, and there may be room later.
@@ -213,6 +215,18 @@ impl Error {
             _ => None,
         };
         matches!(code, Some(ENFILE | EMFILE))
+    }
+
+    /// The error about a file of another kind.
+    pub fn foreign(file: &Path, found: impl Into<String>, supported: impl Into<String>) -> Self {
+        let (file, found, supported) = (file.to_path_buf(), found.into(), supported.into());
+        Error::InvalidFormat { file, found, supported, is_other_version: false }
+    }
+
+    /// The error about a sound file, or a sound part of one, that another version of this program wrote.
+    pub fn other_version(file: &Path, found: impl Into<String>, supported: impl Into<String>) -> Self {
+        let (file, found, supported) = (file.to_path_buf(), found.into(), supported.into());
+        Error::InvalidFormat { file, found, supported, is_other_version: true }
     }
 
     /// Wraps a system error; a full disk becomes [`Error::NoSpace`].

@@ -66,11 +66,7 @@ impl Kind {
     /// The error for a record of a kind that only a later version knows.
     #[cold]
     pub fn later(what: &'static str, file: &Path) -> Error {
-        Error::InvalidFormat {
-            file: file.to_path_buf(),
-            found: format!("of a later version (it holds {what})"),
-            supported: "puts and deletions".to_string(),
-        }
+        Error::other_version(file, format!("of a later version (it holds {what})"), "puts and deletions")
     }
 }
 

@@ -152,15 +152,15 @@ impl Spec {
             .stderr(Stdio::piped())
             .spawn()?;
         let mut input = child.stdin.take().ok_or("the child has no input")?;
-        let told = serde_json::to_string(life)?;
+        let life = serde_json::to_string(life)?;
         // A process that is gone is reported below.
-        let _ = writeln!(input, "{told}");
+        let _ = writeln!(input, "{life}");
         drop(input);
         let output = child.wait_with_output()?;
         let is_well = if dies { output.status.signal() == Some(SIGKILL) } else { output.status.success() };
         if !is_well {
-            let said = String::from_utf8_lossy(&output.stderr);
-            let last = said.lines().next_back().map(|line| line.trim_start_matches("terrace-bench: "));
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let last = errors.lines().next_back().map(|line| line.trim_start_matches("terrace-bench: "));
             let status = output.status.to_string();
             return Err(format!("{} (its process: {status})", last.unwrap_or("nothing was said")).into());
         }

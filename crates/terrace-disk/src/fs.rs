@@ -30,6 +30,7 @@ use std::sync::Arc;
 use terrace_base::{Error, Result};
 
 use crate::block::BlockFile;
+use crate::forward_fs;
 use crate::maps::Mapping;
 
 /// A file with room is a multiple of so many bytes long.
@@ -143,94 +144,11 @@ pub trait Fs: Send + Sync + Debug {
     }
 }
 
-/// The methods of [`Fs`] that every file system over another one only passes on to that one.
-macro_rules! pass_on {
-    ($self:ident, $inner:expr) => {
-        fn link(&$self, from: &Path, to: &Path) -> Result<()> {
-            $inner.link(from, to)
-        }
-
-        fn exists(&$self, path: &Path) -> Result<bool> {
-            $inner.exists(path)
-        }
-
-        fn remove_dir(&$self, path: &Path) -> Result<()> {
-            $inner.remove_dir(path)
-        }
-
-        fn free_bytes(&$self, path: &Path) -> Result<u64> {
-            $inner.free_bytes(path)
-        }
-
-        fn epoch(&$self, dir: &Path) -> u64 {
-            $inner.epoch(dir)
-        }
-
-        fn available_memory(&$self) -> Option<u64> {
-            $inner.available_memory()
-        }
-
-        fn resident_memory(&$self) -> Option<u64> {
-            $inner.resident_memory()
-        }
-    };
-}
-pub(crate) use pass_on;
-
 /// An `Arc` of a file system is one.
 impl<F: Fs + ?Sized> Fs for Arc<F> {
-    pass_on!(self, (**self));
-
-    fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
-        (**self).create(path)
-    }
-
-    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
-        (**self).create_reserved(path)
-    }
-
-    fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {
-        (**self).open_blocks(path, is_new)
-    }
-
-    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
-        (**self).open(path, access)
-    }
-
-    fn read(&self, path: &Path) -> Result<Vec<u8>> {
-        (**self).read(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        (**self).rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> Result<()> {
-        (**self).remove(path)
-    }
-
-    fn sync_file(&self, path: &Path) -> Result<()> {
-        (**self).sync_file(path)
-    }
-
-    fn sync_dir(&self, path: &Path) -> Result<()> {
-        (**self).sync_dir(path)
-    }
-
-    fn list(&self, path: &Path) -> Result<Vec<PathBuf>> {
-        (**self).list(path)
-    }
-
-    fn create_dir_all(&self, path: &Path) -> Result<()> {
-        (**self).create_dir_all(path)
-    }
-
-    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        (**self).lock(path)
-    }
-
-    fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
-        (**self).lock_to_read(path)
+    forward_fs! { self, (**self);
+        create create_reserved open_blocks open read rename link remove sync_file sync_dir list exists create_dir_all
+        remove_dir lock lock_to_read free_bytes epoch available_memory resident_memory
     }
 }
 

@@ -20,7 +20,8 @@ use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 
 use crate::block::BlockFile;
-use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile, pass_on};
+use crate::forward_fs;
+use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile};
 use crate::maps::Mapping;
 
 /// How often a call that finds no descriptor is made again, each time after an eighth of the open files has been
@@ -248,7 +249,9 @@ impl fmt::Debug for SparingFs {
 }
 
 impl Fs for SparingFs {
-    pass_on!(self, self.inner);
+    forward_fs! { self, self.inner;
+        rename link remove exists remove_dir free_bytes epoch available_memory resident_memory
+    }
 
     fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         self.descriptors.sparing(|| self.inner.create(path))
@@ -268,14 +271,6 @@ impl Fs for SparingFs {
 
     fn read(&self, path: &Path) -> Result<Vec<u8>> {
         self.descriptors.sparing(|| self.inner.read(path))
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        self.inner.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> Result<()> {
-        self.inner.remove(path)
     }
 
     fn sync_file(&self, path: &Path) -> Result<()> {

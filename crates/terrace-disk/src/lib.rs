@@ -13,6 +13,7 @@
 
 pub mod block;
 mod extents;
+mod forward;
 pub mod fs;
 pub mod lazy;
 pub mod maps;

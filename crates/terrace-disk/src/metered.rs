@@ -5,7 +5,7 @@
 
 use std::fmt::Debug;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -13,7 +13,8 @@ use std::time::Duration;
 use terrace_base::Result;
 
 use crate::block::{BlockBuf, BlockFile, BlockReads, BlockWrite, Geometry};
-use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile, pass_on};
+use crate::forward_fs;
+use crate::fs::{Access, Fs, ReadFile, WriteFile};
 use crate::maps::Mapping;
 use crate::toll::Toll;
 
@@ -148,7 +149,10 @@ impl MeteredFs {
 }
 
 impl Fs for MeteredFs {
-    pass_on!(self, self.inner);
+    forward_fs! { self, self.inner;
+        link list exists create_dir_all remove_dir lock lock_to_read free_bytes epoch available_memory
+        resident_memory
+    }
 
     fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         Ok(self.count_created(self.inner.create(path)?))
@@ -191,22 +195,6 @@ impl Fs for MeteredFs {
         self.inner.sync_dir(path)?;
         self.counters.dir_syncs.fetch_add(1, Relaxed);
         Ok(())
-    }
-
-    fn list(&self, path: &Path) -> Result<Vec<PathBuf>> {
-        self.inner.list(path)
-    }
-
-    fn create_dir_all(&self, path: &Path) -> Result<()> {
-        self.inner.create_dir_all(path)
-    }
-
-    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        self.inner.lock(path)
-    }
-
-    fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
-        self.inner.lock_to_read(path)
     }
 }
 

@@ -47,7 +47,7 @@ pub use point::{PointIndex, Wish};
 pub use scan_batch::ScanBatch;
 pub use skiplist::{Found, ListCursor, Missing, Record, SkipIndex, SkipList, Staged, Staging, WeakSkipList};
 pub use sptree::{SpOptions, SpTree, Still};
-pub use turbohash::{TurboHash, TurboOptions};
+pub use turbohash::{TurboHash, TurboHashOptions};
 
 /// The parts of indexes, for this crate and its sister `terrace-index-extra`. They change with the indexes, and other
 /// code should not rely on them. [`limbo`], [`pins`] and [`kinds`] are parts, too.

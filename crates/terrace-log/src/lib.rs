@@ -7,14 +7,12 @@
 //! | want | use |
 //! |---|---|
 //! | a log one thread writes | [`LogWriter`] over a [`Segment`]; [`create_log_file`] for a file |
-//! | a log many threads write | [`GroupLog`] |
 //! | a log on PM that continues after a restart | [`PmLog`]; [`PmSegment`] under the others |
 //! | logs on PM in two generations, the older of which goes as a whole | [`LogSet`], named by [`SetWords`] |
 //! | the records back | [`LogReader`] |
 
 mod file;
 mod frame;
-mod group;
 mod pm;
 mod reader;
 mod segment;
@@ -22,7 +20,6 @@ mod writer;
 
 pub use file::{create_log_file, create_reserved_log_file, unfinished_path};
 pub use frame::Origin;
-pub use group::GroupLog;
 pub use pm::{LogPlaces, LogSet, MAX_SET_LOGS, PmLog, PmSegment, SetKinds, SetWords};
 pub use reader::{LogReader, Outline, Tail, Visit};
 pub use segment::{FileSegment, Segment};

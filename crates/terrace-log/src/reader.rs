@@ -258,11 +258,7 @@ fn check_header(data: &[u8], path: &Path, id: u64) -> Result<Option<SegmentHeade
 
 /// The error for a sound header of `version`, where only `supported` is read.
 pub(crate) fn other_version(path: &Path, version: u32, supported: u32) -> Error {
-    Error::InvalidFormat {
-        file: path.to_path_buf(),
-        found: format!("log version {version}"),
-        supported: format!("version {supported}"),
-    }
+    Error::other_version(path, format!("log version {version}"), format!("version {supported}"))
 }
 
 /// Headers are made durable before the first record: a record behind a broken one proves damage.

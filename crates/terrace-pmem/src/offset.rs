@@ -158,6 +158,19 @@ pub const fn field_bytes<S, T: PmSafe>(_: fn(&S) -> &T) -> usize {
 /// terrace_pmem::pm_layout! { unsafe Padded: 16 { small @ 0, large @ 8 } }
 /// ```
 ///
+/// A field's offset gets a name, of type `u64`, where code needs one:
+///
+/// ```
+/// #[repr(C)]
+/// struct Head {
+///     magic: [u8; 8],
+///     next: u64,
+/// }
+///
+/// terrace_pmem::pm_layout! { unsafe Head: 16 { magic @ 0, next @ 8 as pub(crate) NEXT_AT } }
+/// assert_eq!(NEXT_AT, 8);
+/// ```
+///
 /// A structure whose last field is an array of any length states the size that it has without one. The proof is made
 /// for each length that a pool is asked for:
 ///
@@ -172,20 +185,35 @@ pub const fn field_bytes<S, T: PmSafe>(_: fn(&S) -> &T) -> usize {
 /// ```
 #[macro_export]
 macro_rules! pm_layout {
-    ($(unsafe $type:ident: $bytes:literal { $($field:tt @ $at:literal),+ $(,)? })+) => {$(
+    ($(unsafe $type:ident: $bytes:literal { $($field:tt @ $at:literal $(as $vis:vis $name:ident)?),+ $(,)? })+) => {$(
+        $($(
+            #[doc = concat!("Where `", stringify!($field), "` lies in a `", stringify!($type), "`.")]
+            $vis const $name: u64 = $at;
+        )?)+
         const _: () = $crate::pm_layout!(@prove $type, $bytes, $($field @ $at),+);
         // SAFETY: the fields, each of which is `PmSafe`, lie one after the other and fill the structure. So there is no
         // padding, no address and no drop glue, and any bytes are valid. Fields that change while they are shared are
         // atomics by the caller's promise.
         unsafe impl $crate::PmSafe for $type {}
     )+};
-    (unsafe $type:ident<const $n:ident: usize>: $bytes:expr, { $($field:tt @ $at:literal),+ $(,)? }) => {
+    (
+        unsafe $type:ident<const $n:ident: usize>: $bytes:expr,
+        { $($field:tt @ $at:literal $(as $vis:vis $name:ident)?),+ $(,)? }
+    ) => {
+        $($(
+            #[doc = concat!("Where `", stringify!($field), "` lies in a `", stringify!($type), "`.")]
+            $vis const $name: u64 = $at;
+        )?)+
         // SAFETY: as above; `LAYOUT` proves it for each length that is used.
         unsafe impl<const $n: usize> $crate::PmSafe for $type<$n> {
             const LAYOUT: () = $crate::pm_layout!(@prove $type<$n>, $bytes, $($field @ $at),+);
         }
     };
-    ($(proof $type:ident: $bytes:literal { $($field:tt @ $at:literal),+ $(,)? })+) => {$(
+    ($(proof $type:ident: $bytes:literal { $($field:tt @ $at:literal $(as $vis:vis $name:ident)?),+ $(,)? })+) => {$(
+        $($(
+            #[doc = concat!("Where `", stringify!($field), "` lies in a `", stringify!($type), "`.")]
+            $vis const $name: u64 = $at;
+        )?)+
         const _: () = $crate::pm_layout!(@prove $type, $bytes, $($field @ $at),+);
     )+};
     (@prove $type:ty, $bytes:expr, $($field:tt @ $at:literal),+) => {{

@@ -66,8 +66,8 @@ struct Window {
 }
 
 impl Table {
-    /// As [`get_many`](Table::get_many), for positions in ascending order whose entries are wanted soon but perhaps not
-    /// at all: entries that cannot be read now are left out, and a later request for them returns the error. Values
+    /// As [`find_many`](crate::find_many) for positions in ascending order whose entries are wanted soon but perhaps
+    /// not at all: entries that cannot be read now are left out, and a later request for them returns the error. Values
     /// share up to 64 KiB that were read with them, in one of `buffers`, or the mapping.
     pub fn get_ahead(
         &self,

@@ -134,11 +134,11 @@ fn check_kind(path: &Path, head: &[u8], foot: &[u8], file_bytes: u64) -> Result<
     let whole = head.len() == HEAD_BYTES && foot.len() == FOOTER_BYTES;
     let foot_ours = whole && foot[CRC_AT + 4..] == FOOT_MAGIC;
     if !head_ours && !foot_ours {
-        return Err(Error::InvalidFormat {
-            file: path.to_path_buf(),
-            found: format!("magic {magic:02x?}"),
-            supported: format!("magic {HEAD_MAGIC:02x?}, version {FORMAT_VERSION}"),
-        });
+        return Err(Error::foreign(
+            path,
+            format!("magic {magic:02x?}"),
+            format!("magic {HEAD_MAGIC:02x?}, version {FORMAT_VERSION}"),
+        ));
     }
     if !head_ours {
         return Err(Error::corruption(path, 0, "a table's magic", format!("{magic:02x?}")));
@@ -159,11 +159,11 @@ fn check_kind(path: &Path, head: &[u8], foot: &[u8], file_bytes: u64) -> Result<
 fn check_version(path: &Path, head: &[u8], foot: &[u8]) -> Result<()> {
     let (first, last) = (u32_at(head, 8), u32_at(foot, VERSION_AT));
     if first == last && first != FORMAT_VERSION {
-        return Err(Error::InvalidFormat {
-            file: path.to_path_buf(),
-            found: format!("version {first}"),
-            supported: format!("version {FORMAT_VERSION}"),
-        });
+        return Err(Error::other_version(
+            path,
+            format!("version {first}"),
+            format!("version {FORMAT_VERSION}"),
+        ));
     }
     if first != FORMAT_VERSION {
         return Err(Error::corruption(

@@ -243,11 +243,6 @@ fn load_ahead(searches: &[Search<'_>], i: usize, max_seq: u64) {
 }
 
 impl Table {
-    /// As [`get_at`](Self::get_at) for several positions, in their order.
-    pub fn get_many(&self, requests: &[(Position, &[u8])], max_seq: u64) -> Result<Vec<Option<Entry>>> {
-        find_many(&self.sought(requests), max_seq)
-    }
-
     /// The keys of `requests` in this table.
     pub(crate) fn sought<'a>(&'a self, requests: &[(Position, &'a [u8])]) -> Vec<Sought<'a>> {
         let sought = |&(position, key)| Sought { table: self, key, position: Some(position) };

@@ -78,11 +78,7 @@ pub fn salvage(fs: &dyn Fs, path: &Path, number: u64, origin: u64, take: Take<'_
     let (head, report) = (work.scanner.bytes(0, file.len().min(HEAD_BYTES as u64)), work.report);
     if report.number.is_none() && head.is_ok_and(|head| !may_be_table(&head)) {
         let supported = "a table".to_string();
-        return Err(Error::InvalidFormat {
-            file: path.to_path_buf(),
-            found: "no block of a table".to_string(),
-            supported,
-        });
+        return Err(Error::foreign(path, "no block of a table", supported));
     }
     Ok(report)
 }

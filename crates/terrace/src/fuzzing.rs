@@ -1,5 +1,5 @@
 use crate::batch::WriteBatch;
-use crate::commit_log::Record;
+use crate::commit_log::LogRecord;
 use crate::located::read_compaction_record;
 use crate::repair;
 
@@ -23,11 +23,11 @@ pub fn batch(data: &[u8]) {
 
 /// A record of the commit log: encoding what was decoded must decode to the same.
 pub fn commit_record(data: &[u8]) {
-    let Some(record) = Record::decode(data) else { return };
+    let Some(record) = LogRecord::decode(data) else { return };
     let bytes = record.bytes();
     // Only the input may have numbers in more bytes than they need.
     assert!(bytes.len() <= data.len());
-    assert_eq!(Record::decode(&bytes).map(|again| again.bytes()), Some(bytes));
+    assert_eq!(LogRecord::decode(&bytes).map(|again| again.bytes()), Some(bytes));
 }
 
 /// A record of a compaction log.

@@ -4,8 +4,8 @@
 //! 1. A pool in use has a root `ENGINE.store` that names its database; a pool without one was left by a
 //!    creation or rebuilding that was cut short.
 //! 2. A pool outside the database's directory is replaced only if it is nobody's or this database's.
-//! 3. The manifest knows the pool by its identity and the number of its last session that changed it. A session's number
-//!    is in the manifest before the pool is closed, and the pool is closed before the manifest is sealed: so
+//! 3. The manifest knows the pool by its identity and the number of its last session that changed it. A session's
+//!    number is in the manifest before the pool is closed, and the pool is closed before the manifest is sealed: so
 //!    each reveals an older copy of the other.
 //! 4. The identity names the kind of media on which the pool lies, and so whether there is a log of what a
 //!    power cut could take from it. A pool on another kind of media is not written to.
@@ -193,20 +193,22 @@ fn is_leftover(
     }))
 }
 
-/// The state of a database's pool at an opening. If it is another database's, or lies on other media, that is
-/// an error.
-#[derive(Debug)]
-pub(crate) enum Found {
-    /// It was closed cleanly: it holds everything that was stored, and nothing was running.
-    Closed(Pool),
-    /// It holds everything that was durable when the process or the power failed.
-    Crashed(Pool),
-    /// Nothing in it can be trusted. Tables and logs hold its contents as well, and it may be made again.
+/// The state in which an opening finds a database. The pool decides, or the manifest if there is no pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StartState {
+    /// It has just been made.
+    New,
+    /// It was closed: pool and logs hold everything that was stored, and nothing was running.
+    Closed,
+    /// Pool and logs hold everything that was durable when the process or the power failed.
+    Crashed,
+    /// Nothing in the pool could be trusted. Tables and logs hold its contents as well, and it is made again.
     Lost,
 }
 
-/// Opens the pool of the database that `manifest` describes.
-pub(crate) fn open(core: &Core, manifest: &Manifest) -> Result<Found> {
+/// Opens the pool of the database that `manifest` describes; `None` if it is [lost](StartState::Lost). If it is
+/// another database's, or lies on other media, that is an error.
+pub(crate) fn open(core: &Core, manifest: &Manifest) -> Result<Option<(Pool, StartState)>> {
     let state = manifest.state();
     let identity = &state.identity;
     let (path, media) = request(core, identity)?;
@@ -216,7 +218,7 @@ pub(crate) fn open(core: &Core, manifest: &Manifest) -> Result<Found> {
     let closed = manifest.is_sealed();
     if state.pool == Some(KnownPool::BEING_MADE) && may_replace(core, identity) {
         salvage::admit_replacing(core, &path, &pool_options(core, media), identity)?;
-        return Ok(Found::Lost);
+        return Ok(None);
     }
     let known = state.pool.map(|KnownPool { uuid, generation }| Known { uuid, generation, closed });
     let options = PoolOptions { known, ..pool_options(core, media) };
@@ -228,14 +230,14 @@ pub(crate) fn open(core: &Core, manifest: &Manifest) -> Result<Found> {
                 return Err(damaged(&path, e));
             }
             tracing::warn!(error = %e, "the pool is unusable and is made anew");
-            return Ok(Found::Lost);
+            return Ok(None);
         }
         attached => attached?,
     };
     match pool.opened() {
-        Opened::Clean | Opened::Created => Ok(Found::Closed(pool)),
-        Opened::SameBoot | Opened::Crashed => Ok(Found::Crashed(pool)),
-        Opened::Torn if may_replace(core, identity) => Ok(Found::Lost),
+        Opened::Clean | Opened::Created => Ok(Some((pool, StartState::Closed))),
+        Opened::SameBoot | Opened::Crashed => Ok(Some((pool, StartState::Crashed))),
+        Opened::Torn if may_replace(core, identity) => Ok(None),
         Opened::Torn => {
             let found = "one of which the system may not have written back everything (try `repair`)";
             Err(Error::corruption(&path, 0, "a pool that nothing can have torn", found))

@@ -136,11 +136,11 @@ impl Results {
     /// Those of the directory `dir`.
     pub fn load(dir: &Path) -> StoreResult<Results> {
         let path = dir.join(FILE);
-        let told = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
-        let text = std::fs::read_to_string(&path).map_err(|e| told(&e))?;
-        let results: Results = serde_json::from_str(&text).map_err(|e| told(&e))?;
+        let failed = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+        let text = std::fs::read_to_string(&path).map_err(|e| failed(&e))?;
+        let results: Results = serde_json::from_str(&text).map_err(|e| failed(&e))?;
         if results.version != VERSION {
-            return Err(told(&format!("version {} is not {VERSION}", results.version)).into());
+            return Err(failed(&format!("version {} is not {VERSION}", results.version)).into());
         }
         Ok(results)
     }

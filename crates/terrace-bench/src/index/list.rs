@@ -1,7 +1,7 @@
 //! The measured indexes by name, and how each is made.
 
 use terrace_base::Result;
-use terrace_index::{ByteMap, FastFair, SkipIndex, SpOptions, SpTree, TurboHash, TurboOptions};
+use terrace_index::{ByteMap, FastFair, SkipIndex, SpOptions, SpTree, TurboHash, TurboHashOptions};
 use terrace_index_extra::Cceh;
 use terrace_index_extra::buffered::{Base, BufferOptions, BufferedIndex, Merge};
 use terrace_pmem::Pool;
@@ -125,7 +125,7 @@ impl<const BUFFERED: bool> Make for Sp<BUFFERED> {
 impl Make for TurboHash {
     type Index = TurboHash;
     fn make(pool: &Pool, _: Setup) -> Result<TurboHash> {
-        TurboHash::create(pool, ROOT, &TurboOptions::default())
+        TurboHash::create(pool, ROOT, &TurboHashOptions::default())
     }
     fn reopen(pool: &Pool, _: Setup) -> Result<TurboHash> {
         TurboHash::open(pool, ROOT)

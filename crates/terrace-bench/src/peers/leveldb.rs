@@ -126,7 +126,7 @@ pub(super) fn open(setup: &Setup) -> StoreResult<Opened> {
     let mut error = ptr::null_mut();
     // SAFETY: the options are whole, the name ends in a zero byte, and the library takes a copy of both.
     let db = unsafe { leveldb_open(made.options.as_ptr(), name.as_ptr(), &mut error) };
-    told(error)?;
+    checked(error)?;
     let db = NonNull::new(db).ok_or("LevelDB did not open")?;
     // SAFETY: these take nothing and return a number.
     let (major, minor) = unsafe { (leveldb_major_version(), leveldb_minor_version()) };
@@ -193,7 +193,7 @@ impl Drop for LevelDb {
 }
 
 /// An error of the library, if there is one; frees it.
-fn told(error: *mut c_char) -> StoreResult<()> {
+fn checked(error: *mut c_char) -> StoreResult<()> {
     if error.is_null() {
         return Ok(());
     }
@@ -280,7 +280,7 @@ impl At {
         let mut error = ptr::null_mut();
         // SAFETY: the iterator is live.
         unsafe { leveldb_iter_get_error(self.0.as_ptr(), &mut error) };
-        told(error)
+        checked(error)
     }
 }
 
@@ -292,7 +292,7 @@ impl Store for LevelDb {
             let (db, write) = (self.db.as_ptr(), self.made.write.as_ptr());
             leveldb_put(db, write, key.as_ptr(), key.len(), value.as_ptr(), value.len(), &mut error);
         }
-        told(error)
+        checked(error)
     }
 
     fn delete(&self, key: &[u8]) -> StoreResult<()> {
@@ -301,7 +301,7 @@ impl Store for LevelDb {
         unsafe {
             leveldb_delete(self.db.as_ptr(), self.made.write.as_ptr(), key.as_ptr(), key.len(), &mut error);
         }
-        told(error)
+        checked(error)
     }
 
     fn get(&self, key: &[u8], visit: &mut dyn FnMut(&[u8])) -> StoreResult<bool> {
@@ -311,7 +311,7 @@ impl Store for LevelDb {
             let (db, read) = (self.db.as_ptr(), self.made.read.as_ptr());
             leveldb_get(db, read, key.as_ptr(), key.len(), &mut len, &mut error)
         };
-        told(error)?;
+        checked(error)?;
         if value.is_null() {
             return Ok(false);
         }
@@ -354,7 +354,7 @@ impl Store for LevelDb {
             leveldb_write(self.db.as_ptr(), self.made.write.as_ptr(), writes, &mut error);
             leveldb_writebatch_destroy(writes);
         }
-        told(error)
+        checked(error)
     }
 
     /// LevelDB flushes before it compacts, and has no call that only flushes.

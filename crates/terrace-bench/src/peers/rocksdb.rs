@@ -45,8 +45,8 @@ pub(super) fn open(setup: &Setup, log_dir: Option<&Path>) -> StoreResult<Opened>
 fn checksums(dir: &Path) -> String {
     let log = std::fs::read(dir.join("LOG")).unwrap_or_default();
     let log = String::from_utf8_lossy(&log);
-    let said = log.lines().find_map(|line| Some(line.split_once("Fast CRC32 supported: ")?.1));
-    said.unwrap_or("not said").trim().to_string()
+    let found = log.lines().find_map(|line| Some(line.split_once("Fast CRC32 supported: ")?.1));
+    found.unwrap_or("not said").trim().to_string()
 }
 
 fn describe(setup: &Setup, log_on_pm: bool, checksums: String) -> Settings {
@@ -128,26 +128,26 @@ impl Store for RocksDb {
 
     fn stats(&self) -> StoreStats {
         // Counters of operations would cost time with each, and are off by default.
-        let told = self.db.property_value("rocksdb.cfstats").ok().flatten();
+        let text = self.db.property_value("rocksdb.cfstats").ok().flatten();
         StoreStats {
-            table_bytes_written: told.as_deref().and_then(table_bytes),
-            level_bytes_written: told.as_deref().map(level_bytes),
+            table_bytes_written: text.as_deref().and_then(table_bytes),
+            level_bytes_written: text.as_deref().map(level_bytes),
             ..StoreStats::default()
         }
     }
 }
 
 /// Bytes that flushes and compactions have written, from RocksDB's statistics of a column family.
-fn table_bytes(told: &str) -> Option<u64> {
-    let line = told.lines().find_map(|line| line.trim().strip_prefix("Cumulative compaction: "))?;
+fn table_bytes(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.trim().strip_prefix("Cumulative compaction: "))?;
     let gib: f64 = line.split_once(" GB write")?.0.trim().parse().ok()?;
     Some((gib * f64::from(1 << 30)) as u64)
 }
 
 /// The same by level, in tenths of a GiB.
-fn level_bytes(told: &str) -> [u64; COUNTED_LEVELS] {
+fn level_bytes(text: &str) -> [u64; COUNTED_LEVELS] {
     let mut bytes = [0; COUNTED_LEVELS];
-    for line in told.lines() {
+    for line in text.lines() {
         let columns: Vec<&str> = line.split_whitespace().collect();
         let level = columns.first().and_then(|name| name.strip_prefix('L')?.parse::<usize>().ok());
         // The columns: level, files, size and its unit, score, then GB read, read of this level, read of the next,
@@ -168,19 +168,19 @@ mod tests {
 
     #[test]
     fn what_compactions_wrote_is_read_from_what_it_tells() {
-        let told = "Uptime(secs): 1.0\nCumulative compaction: 2.50 GB write, 1.00 MB/s write, 0.00 GB read\n";
-        assert_eq!(table_bytes(told), Some(5 << 29));
+        let text = "Uptime(secs): 1.0\nCumulative compaction: 2.50 GB write, 1.00 MB/s write, 0.00 GB read\n";
+        assert_eq!(table_bytes(text), Some(5 << 29));
         assert_eq!(table_bytes("nothing of that"), None);
     }
 
     #[test]
     fn what_went_into_each_level_is_read_from_its_table() {
-        let told = "Level    Files   Size     Score Read(GB)  Rn(GB) Rnp1(GB) Write(GB) Wnew(GB)\n\
+        let text = "Level    Files   Size     Score Read(GB)  Rn(GB) Rnp1(GB) Write(GB) Wnew(GB)\n\
                     ----------------------------------------------------------------------------\n  \
                     L0      2/0   49.46 MB   0.5      0.0     0.0      0.0       1.5      1.5\n  \
                     L4     21/3    1.20 GB   0.9      3.0     1.0      2.0       2.5      0.5\n \
                     Sum     23/3    1.25 GB   0.0      3.0     1.0      2.0       4.0      2.0\n";
-        let bytes = level_bytes(told);
+        let bytes = level_bytes(text);
         assert_eq!((bytes[0], bytes[4], bytes.iter().sum::<u64>()), (3 << 29, 5 << 29, 8 << 29));
     }
 }

@@ -134,16 +134,16 @@ impl Region {
             return self.len as u64;
         }
         let page = rustix::param::page_size();
-        let mut told = vec![0u8; PAGES.min(self.mapped_len() / page)];
+        let mut resident = vec![0u8; PAGES.min(self.mapped_len() / page)];
         let mut pages = 0u64;
         for from in (0..self.mapped_len()).step_by(PAGES * page) {
             let count = PAGES.min((self.mapped_len() - from) / page);
             // SAFETY: the range is of whole pages of this value's mapping, and `told` has a byte for each of them.
             let is_told = unsafe {
-                libc::mincore(self.base.add(from).cast(), count * page, told.as_mut_ptr().cast()) == 0
+                libc::mincore(self.base.add(from).cast(), count * page, resident.as_mut_ptr().cast()) == 0
             };
             if is_told {
-                pages += told[..count].iter().map(|byte| u64::from(byte & 1)).sum::<u64>();
+                pages += resident[..count].iter().map(|byte| u64::from(byte & 1)).sum::<u64>();
             }
         }
         (pages * page as u64).min(self.len as u64)
@@ -191,8 +191,8 @@ fn leaves_addresses(bound: u64, taken: u64, regions: u64, len: u64) -> bool {
 fn most_regions() -> usize {
     static MOST: OnceLock<usize> = OnceLock::new();
     *MOST.get_or_init(|| {
-        let told = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok();
-        told.and_then(|text| text.trim().parse().ok()).unwrap_or(COMMON_MOST_MAPS) / 2
+        let most = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok();
+        most.and_then(|text| text.trim().parse().ok()).unwrap_or(COMMON_MOST_MAPS) / 2
     })
 }
 

@@ -154,11 +154,6 @@ impl SimFs {
         self.shared.disk.lock().state.without_room = !has_room;
     }
 
-    /// Whether files can be mapped.
-    pub fn has_maps(&self) -> bool {
-        !self.shared.disk.lock().state.without_maps
-    }
-
     /// Sets whether files can be mapped from now on; the default is yes.
     pub fn set_maps(&self, has_maps: bool) {
         self.shared.disk.lock().state.without_maps = !has_maps;

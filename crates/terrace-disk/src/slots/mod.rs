@@ -16,10 +16,10 @@
 //!
 //! **Space.** Let a block have `B` bytes, a sector `S`. Items of `L` bytes in `n` slots hold at most `L + 2n(B - S)`
 //! bytes of blocks, since the first and the last block of each may be held for it alone; `L + n(B - S)` if each was
-//! submitted alone. Beside these, free blocks take at most a sixteenth of the held bytes and [`LEAST_SPARE_BYTES`], once
-//! [`Slots::tidy`] has been called; further free space is given back to the file system. If the file system cannot take
-//! it back, free space is used again, and the file is at most as long as the largest amount of held bytes and the worst
-//! fit of free ranges ever required.
+//! submitted alone. Beside these, free blocks take at most a sixteenth of the held bytes and [`LEAST_SPARE_BYTES`],
+//! once [`Slots::tidy`] has been called; further free space is given back to the file system. If the file system cannot
+//! take it back, free space is used again, and the file is at most as long as the largest amount of held bytes and the
+//! worst fit of free ranges ever required.
 //!
 //! **Finding room** costs the logarithm of how many free ranges there are, whatever the file's size: they are kept by
 //! place and by length (`extents.rs`). Blocks with some live sectors are in no list: they are not written to before

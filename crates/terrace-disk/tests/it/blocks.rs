@@ -374,7 +374,7 @@ fn a_power_cut_takes_what_was_grown_and_what_was_given_back_of_it() {
     assert!(lengths.len() > 2 && fs.crash_losing_all().used_bytes() == 2 * BLOCK);
 }
 
-/// Whoever opens a file changes nothing of it, whatever it holds and however long it is.
+/// Opening a file changes nothing of it, whatever it holds and however long it is.
 #[test]
 fn to_open_a_file_changes_nothing() {
     let real = tempfile::tempdir().unwrap();

@@ -78,7 +78,8 @@ fn a_reader_is_shared_by_threads() {
     });
 }
 
-/// Whoever waited for a lock whose file its holder removed does not hold it beside whoever made the file anew.
+/// A process may wait for a lock whose file its holder removes. It then does not hold the lock beside the process
+/// that has made the file anew.
 #[test]
 fn a_lock_whose_file_goes_has_one_holder() {
     let dir = tempfile::tempdir().unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use terrace_index::{ByteMap, PointIndex, ScanPosition, TurboHash, TurboOptions};
+use terrace_index::{ByteMap, PointIndex, ScanPosition, TurboHash, TurboHashOptions};
 use terrace_pmem::Pool;
 
 use super::ordered::Errors;
@@ -11,8 +11,8 @@ use crate::memory::{image, new_pool, open_pool, typed};
 use crate::patched;
 
 /// Few shards of few buckets, so that most of them have been rehashed, to several sizes.
-const OPTIONS: TurboOptions =
-    TurboOptions { shards: 4, initial_buckets: 1, probing_scope: 3, seed: Some(SEED) };
+const OPTIONS: TurboHashOptions =
+    TurboHashOptions { shards: 4, initial_buckets: 1, probing_scope: 3, seed: Some(SEED) };
 
 /// More keys than the others are asked about, so that there are longer paths.
 const KEYS: u64 = 150;

@@ -311,11 +311,12 @@ fn check_magic(pool: &Pool, at: u64, magic: u64) -> Result<()> {
         return Ok(());
     }
     if magic ^ MAGIC == u64::from(version(magic ^ MAGIC)) << VERSION_SHIFT {
-        return Err(Error::InvalidFormat {
-            file: pool.path().to_path_buf(),
-            found: format!("a log of buffered changes of version {}", version(magic)),
-            supported: format!("version {}", version(MAGIC)),
-        });
+        // No checksum covers the header, so that damage to this byte looks the same.
+        return Err(Error::foreign(
+            pool.path(),
+            format!("a log of buffered changes of version {}", version(magic)),
+            format!("version {}", version(MAGIC)),
+        ));
     }
     Err(pool.corruption(at, "the header of a log of buffered changes", "other bytes"))
 }

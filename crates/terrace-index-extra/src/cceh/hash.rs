@@ -11,13 +11,13 @@ const SECOND: u64 = 0x94d0_49bb_1331_11eb;
 
 /// The hash with a seed.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct KeyHash {
+pub(super) struct CcehHash {
     seed: u64,
 }
 
-impl KeyHash {
+impl CcehHash {
     pub fn new(seed: u64) -> Self {
-        KeyHash { seed }
+        CcehHash { seed }
     }
 
     /// The hash of a key.
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn words_come_back_from_their_hashes() {
         for seed in [0, 1, 0x4345_4843, u64::MAX] {
-            let hash = KeyHash::new(seed);
+            let hash = CcehHash::new(seed);
             for word in (0..1000u64).map(|i| i.wrapping_mul(0xD6E8_FEB8_6659_FD93)).chain([u64::MAX]) {
                 assert_eq!(hash.word_of(hash.of_word(word)), word);
                 assert_eq!(hash.of(&word.to_le_bytes()), hash.of_word(word));
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn golden_hashes() {
-        let hash = KeyHash::new(7);
+        let hash = CcehHash::new(7);
         assert_eq!(hash.of_word(0), 0x12AE_3023_7B17_DF14);
         assert_eq!(hash.of(b"a longer key than that"), 8751046285826717);
     }

@@ -47,8 +47,6 @@ pub(super) struct Header {
 }
 
 pub(super) const HEADER_BYTES: u64 = 64;
-pub(super) const DIRECTORY_AT: u64 = 32;
-pub(super) const OVERFLOW_AT: u64 = 56;
 
 // SAFETY: fields that change while they are shared are atomic.
 pm_layout! {
@@ -59,16 +57,14 @@ pm_layout! {
         seed @ 16,
         crc @ 24,
         totals_crc @ 28,
-        directory @ 32,
+        directory @ 32 as pub(super) DIRECTORY_AT,
         keys @ 40,
         pair_bytes @ 48,
-        overflow @ 56,
+        overflow @ 56 as pub(super) OVERFLOW_AT,
     }
 }
 
 const _: () = assert!(size_of::<Header>() as u64 == HEADER_BYTES);
-const _: () = assert!(std::mem::offset_of!(Header, directory) as u64 == DIRECTORY_AT);
-const _: () = assert!(std::mem::offset_of!(Header, overflow) as u64 == OVERFLOW_AT);
 
 /// A bucket: key and value words of its slots, one after the other.
 pub(super) type Bucket = [AtomicU64; 2 * BUCKET_SLOTS];

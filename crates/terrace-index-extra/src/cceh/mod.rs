@@ -62,7 +62,7 @@ use terrace_index::parts::{Overflow, Reserved, Totals, admit_key, admit_pair};
 use terrace_index::{ByteMap, HashFigures, HashIndex, PointIndex, ScanBatch, ScanPosition, Wish, kinds};
 use terrace_pmem::{Marks, POff, Pool};
 
-use hash::KeyHash;
+use hash::CcehHash;
 use layout::{BUCKET_BYTES, BUCKET_SLOTS, Bucket, Entry, HEADER_BYTES, HEADER_INDEX, Header, OVERFLOW_AT};
 use lock::Locks;
 use mirror::Mirror;
@@ -88,7 +88,7 @@ enum Garbage {
 pub struct Cceh<const BUCKETS: usize = SEGMENT_BUCKETS, const PROBE: usize = PROBE_BUCKETS> {
     pool: Pool,
     header_off: u64,
-    hash: KeyHash,
+    hash: CcehHash,
     /// The header's word for the directory.
     directory: AtomicU64,
     locks: Locks,
@@ -170,21 +170,21 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         let (magic, own) = (head.magic.to_le_bytes(), layout::MAGIC.to_le_bytes());
         let is_sound = head.crc == layout::header_crc(head.magic, head.buckets, head.probe, head.seed);
         if is_sound && magic != own && magic[..5] == own[..5] && magic[6..] == own[6..] {
-            return Err(Error::InvalidFormat {
-                file: pool.path().to_path_buf(),
-                found: format!("CCEH version {}", magic[5]),
-                supported: format!("CCEH version {}", own[5]),
-            });
+            return Err(Error::other_version(
+                pool.path(),
+                format!("CCEH version {}", magic[5]),
+                format!("CCEH version {}", own[5]),
+            ));
         }
         if head.magic != layout::MAGIC || !is_sound {
             return Err(pool.corruption(header, "a CCEH table's header", "other bytes"));
         }
         if (head.buckets as usize, head.probe as usize) != (BUCKETS, PROBE) {
-            return Err(Error::InvalidFormat {
-                file: pool.path().to_path_buf(),
-                found: format!("segments of {} buckets, windows of {}", head.buckets, head.probe),
-                supported: format!("{BUCKETS} and {PROBE}"),
-            });
+            return Err(Error::foreign(
+                pool.path(),
+                format!("segments of {} buckets, windows of {}", head.buckets, head.probe),
+                format!("{BUCKETS} and {PROBE}"),
+            ));
         }
         let word = head.directory.load(Ordering::Acquire);
         let directory = Entry::decode(word, HEADER_INDEX)
@@ -203,7 +203,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
         Cceh {
             pool: pool.clone(),
             header_off,
-            hash: KeyHash::new(seed),
+            hash: CcehHash::new(seed),
             directory: AtomicU64::new(directory.encode(HEADER_INDEX)),
             locks: Locks::new(pool.max_size(), Self::SEGMENT_BYTES.min(pool.extent_bytes())),
             mirror: Mirror::default(),

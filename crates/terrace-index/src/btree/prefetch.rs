@@ -35,8 +35,8 @@ impl BTree {
     }
 }
 
-/// What `get` returns for the slots of `node` before `key`, if all that it reads is of one moment: otherwise it may lead
-/// nowhere.
+/// What `get` returns for the slots of `node` before `key`, if all that it reads is of one moment: otherwise it may
+/// lead nowhere.
 #[inline]
 fn read(node: &NodeRef<'_>, key: &[u8], look_up: LookUp<'_>, get: impl FnOnce(usize) -> u64) -> Option<u64> {
     let version = node.version()?;

@@ -54,14 +54,8 @@ pub(super) struct TreeHeader {
     pub reserved2: u64,
 }
 
-/// Where `unclean` lies in the tree header.
-pub(super) const UNCLEAN_AT: u64 = 48;
-
 /// Bytes of the tree header.
 pub(super) const TREE_HEADER_BYTES: u64 = 64;
-
-/// Where the root pointer lies in the tree header.
-pub(super) const ROOT_AT: u64 = 8;
 
 /// One entry of a node.
 #[repr(C)]
@@ -108,12 +102,6 @@ pub(super) struct Node<const N: usize> {
 
 /// Bytes of a node before its entries.
 pub(super) const NODE_HEADER_BYTES: u64 = 64;
-/// Where `next` lies in a node.
-pub(super) const NEXT_AT: u64 = 32;
-/// Where `forward` lies in a node.
-pub(super) const FORWARD_AT: u64 = 40;
-/// Where `merge` lies in a node.
-pub(super) const MERGE_AT: u64 = 48;
 /// Set in `forward` until the link is known to be durable.
 pub(super) const NOT_DURABLE: u64 = 1;
 /// Last byte of a node's first word.
@@ -144,31 +132,24 @@ pub(super) const RECORD_LINE: u64 = 64;
 
 const _: () = {
     assert!(size_of::<TreeHeader>() == TREE_HEADER_BYTES as usize);
-    assert!(offset_of!(TreeHeader, root) == ROOT_AT as usize);
-    assert!(offset_of!(TreeHeader, unclean) == UNCLEAN_AT as usize);
     assert!(size_of::<Entry>() == ENTRY_BYTES as usize);
     assert!(size_of::<Node<28>>() == 512 && size_of::<Node<4>>() == 128);
     assert!(offset_of!(Node<28>, entries) == NODE_HEADER_BYTES as usize);
-    assert!(offset_of!(Node<28>, next) == NEXT_AT as usize);
-    assert!(offset_of!(Node<28>, forward) == FORWARD_AT as usize);
-    assert!(offset_of!(Node<28>, merge) == MERGE_AT as usize);
     assert!(size_of::<RecordHead>() == RECORD_HEAD_BYTES as usize);
-    assert!(offset_of!(RecordHead, crc) == 8 && offset_of!(RecordHead, klen) == 12);
-    assert!(offset_of!(RecordHead, state) == 16);
 };
 
 // SAFETY: fields that change while they are shared are atomic.
 pm_layout! {
     unsafe TreeHeader: 64 {
         magic @ 0,
-        root @ 8,
+        root @ 8 as pub(super) ROOT_AT,
         fanout @ 16,
         crc @ 20,
         keys @ 24,
         bytes @ 32,
         totals_crc @ 40,
         reserved @ 44,
-        unclean @ 48,
+        unclean @ 48 as pub(super) UNCLEAN_AT,
         reserved2 @ 56,
     }
     unsafe Entry: 16 { slice @ 0, ptr @ 8 }
@@ -185,9 +166,9 @@ pm_layout! {
         low @ 8,
         high @ 16,
         prefix @ 24,
-        next @ 32,
-        forward @ 40,
-        merge @ 48,
+        next @ 32 as pub(super) NEXT_AT,
+        forward @ 40 as pub(super) FORWARD_AT,
+        merge @ 48 as pub(super) MERGE_AT,
         lock @ 56,
         entries @ 64,
     }

@@ -139,21 +139,21 @@ impl<const N: usize> FastFair<N> {
         let head = tree.header()?;
         let place = pool.place(header);
         if let Some(version) = layout::other_version(head, place) {
-            return Err(Error::InvalidFormat {
-                file: pool.path().to_path_buf(),
-                found: format!("a FAST&FAIR tree of version {version}"),
-                supported: format!("version {}", layout::VERSION),
-            });
+            return Err(Error::other_version(
+                pool.path(),
+                format!("a FAST&FAIR tree of version {version}"),
+                format!("version {}", layout::VERSION),
+            ));
         }
         if head.magic != layout::MAGIC || head.crc != layout::header_crc(head.magic, place, head.fanout) {
             return Err(tree.damaged(header, "a FAST&FAIR tree's header", "other bytes"));
         }
         if head.fanout as usize != N {
-            return Err(Error::InvalidFormat {
-                file: pool.path().to_path_buf(),
-                found: format!("a tree of fanout {}", head.fanout),
-                supported: format!("fanout {N}"),
-            });
+            return Err(Error::foreign(
+                pool.path(),
+                format!("a tree of fanout {}", head.fanout),
+                format!("fanout {N}"),
+            ));
         }
         if !matches!(pool.opened(), Opened::Created | Opened::Clean) {
             head.unclean.store(tree.generation, Ordering::Release);

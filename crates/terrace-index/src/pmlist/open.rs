@@ -13,7 +13,7 @@ use super::{About, Figures, Inner, Part, PmList};
 
 /// The error about an object of another version.
 pub(super) fn foreign(pool: &Pool, found: String) -> Error {
-    Error::InvalidFormat { file: pool.path().to_path_buf(), found, supported: "version 1".into() }
+    Error::other_version(pool.path(), found, "version 1")
 }
 
 impl Lists {

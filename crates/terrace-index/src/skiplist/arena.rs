@@ -11,7 +11,7 @@ use terrace_base::{Error, Result};
 use terrace_pmem::{Extent, Kind, POff, Pool};
 
 use super::layout::{
-    EXTENT_HEADER_BYTES, ExtentHeader, FIRST_DATA, HEAD_NODE, NODE_BYTES, NodeFields, VERSION,
+    EXTENT_HEADER_BYTES, ExtentHeader, FIRST_DATA, HEAD_NODE, NEXT_AT, NODE_BYTES, NodeFields, VERSION,
 };
 
 /// The arena of one list.
@@ -44,9 +44,6 @@ pub(super) struct Extents {
 
 /// An extent after the first is half as large as all before it, within the list's step and this.
 const MOST_STEP_BYTES: u64 = 8 << 20;
-
-/// Where an extent names the next one.
-const NEXT_AT: u64 = 16;
 
 /// Where the next record goes, and where the next extent is linked.
 struct Tail {
@@ -114,11 +111,11 @@ impl Arena {
     fn open_first(pool: &Pool, kind: Kind, first: u64) -> Result<(Arena, u64)> {
         let header = pool.get::<ExtentHeader>(POff::new(first))?;
         if let Some(version) = header.other_version(pool.place(first)) {
-            return Err(Error::InvalidFormat {
-                file: pool.path().to_path_buf(),
-                found: format!("a skiplist of version {version}"),
-                supported: format!("version {VERSION}"),
-            });
+            return Err(Error::other_version(
+                pool.path(),
+                format!("a skiplist of version {version}"),
+                format!("version {VERSION}"),
+            ));
         }
         if !header.is_sound(pool.place(first)) || header.index != 0 {
             return Err(Error::corruption(pool.path(), first, "a skiplist's first extent", "other bytes"));

@@ -34,10 +34,6 @@ pub(super) struct TreeHeader {
 
 /// Bytes of the tree header.
 pub(super) const TREE_HEADER_BYTES: u64 = 64;
-/// Where `logs` lies in the tree header.
-pub(super) const LOGS_AT: u64 = 24;
-/// Where `old_logs` lies in the tree header.
-pub(super) const OLD_LOGS_AT: u64 = 32;
 
 /// 256 bytes of a leaf: one block of the media.
 #[repr(C)]
@@ -74,8 +70,6 @@ pub(super) const STATE_LINE_AT: u64 = 192;
 pub(super) const NEXT_AT: u64 = 192;
 /// Where the low key's word lies in a leaf.
 pub(super) const LOW_AT: u64 = 200;
-/// Where the proof lies in a leaf.
-pub(super) const PROOF_AT: u64 = 240;
 /// Where the bitmap lies in a leaf.
 pub(super) const BITMAP_AT: u64 = 248;
 /// The tag of a leaf.
@@ -91,25 +85,34 @@ pub(super) const OFFSET_MASK: u64 = (1 << OFFSET_BITS) - 1;
 
 const _: () = {
     assert!(size_of::<TreeHeader>() == TREE_HEADER_BYTES as usize);
-    assert!(offset_of!(TreeHeader, logs) == LOGS_AT as usize);
-    assert!(offset_of!(TreeHeader, old_logs) == OLD_LOGS_AT as usize);
     assert!(size_of::<Block>() == BLOCK_BYTES as usize && size_of::<Leaf>() == LEAF_BYTES as usize);
     assert!(offset_of!(Block, slots) + 12 * 16 == NEXT_AT as usize && NEXT_AT + 8 == LOW_AT);
-    assert!(offset_of!(Block, metas) == METAS_AT as usize);
-    assert!(offset_of!(Block, words) == PROOF_AT as usize && PROOF_AT + 8 == BITMAP_AT);
+    assert!(PROOF_AT + 8 == BITMAP_AT);
     // One cache line holds what changes together.
     assert!(NEXT_AT >= STATE_LINE_AT && BITMAP_AT + 8 == STATE_LINE_AT + 64);
 };
 
 // SAFETY: fields that change while they are shared are atomic.
 pm_layout! {
-    unsafe TreeHeader: 64 { magic @ 0, first @ 8, crc @ 16, reserved @ 20, logs @ 24, old_logs @ 32, reserved2 @ 40 }
-    unsafe Block: 256 { slots @ 0, metas @ 208, low_kind @ 234, tag @ 235, crc @ 236, words @ 240 }
+    unsafe TreeHeader: 64 {
+        magic @ 0,
+        first @ 8,
+        crc @ 16,
+        reserved @ 20,
+        logs @ 24 as pub(super) LOGS_AT,
+        old_logs @ 32 as pub(super) OLD_LOGS_AT,
+        reserved2 @ 40,
+    }
+    unsafe Block: 256 {
+        slots @ 0,
+        metas @ 208 as METAS_AT,
+        low_kind @ 234 as LOW_KIND_AT,
+        tag @ 235,
+        crc @ 236 as CRC_AT,
+        words @ 240 as pub(super) PROOF_AT,
+    }
     unsafe Leaf: 1280 { blocks @ 0 }
 }
-
-/// Where the metas lie in a block.
-const METAS_AT: u64 = 208;
 
 /// Block and place in it of each slot: twelve in the first block, thirteen in the others.
 pub(super) const fn place(slot: usize) -> (usize, usize) {
@@ -230,8 +233,8 @@ pub(super) fn encode_leaf(place: u64, low: u64, low_kind: u8, next: u64, items: 
     put(LOW_AT, &low.to_le_bytes());
     put(PROOF_AT, &proof(place, state, state, state).to_le_bytes());
     put(BITMAP_AT, &state.0.to_le_bytes());
-    put(offset_of!(Block, low_kind) as u64, &[low_kind, LEAF_TAG]);
-    put(offset_of!(Block, crc) as u64, &low_crc(place, low, low_kind).to_le_bytes());
+    put(LOW_KIND_AT, &[low_kind, LEAF_TAG]);
+    put(CRC_AT, &low_crc(place, low, low_kind).to_le_bytes());
     out
 }
 

@@ -234,11 +234,11 @@ impl SpTree {
         // Version 1 covered the offset.
         let is_sound = is_of(pool.place(header));
         if magic != own && magic[..7] == own[..7] && (is_sound || is_of(header)) {
-            return Err(Error::InvalidFormat {
-                file: pool.path().to_path_buf(),
-                found: format!("SPTree version {}", magic[7]),
-                supported: format!("SPTree version {}", own[7]),
-            });
+            return Err(Error::other_version(
+                pool.path(),
+                format!("SPTree version {}", magic[7]),
+                format!("SPTree version {}", own[7]),
+            ));
         }
         if magic != own || !is_sound {
             return Err(pool.corruption(header, "an SPTree's header", "other bytes"));
@@ -255,11 +255,6 @@ impl SpTree {
             }
         }
         Ok(SpTree { core })
-    }
-
-    /// Whether the layers in DRAM are complete: at once after `create`, soon after `open`.
-    pub fn is_rebuilt(&self) -> bool {
-        self.core.rebuild.is_whole() && self.core.pending.is_done()
     }
 
     /// Whether new entries go to write buffers.

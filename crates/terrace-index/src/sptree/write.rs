@@ -177,15 +177,15 @@ impl Core {
         Ok((record.offset | u64::from(probe.hash) << OFFSET_BITS, Some(record)))
     }
 
-    /// Makes the leaf's bitmap `new`, durably, then the node's. `noted`: a new slot and its key's hash.
-    fn switch(&self, locked: &Locked<'_>, new: u64, noted: Option<(usize, u16)>) -> Result<()> {
+    /// Makes the leaf's bitmap `new`, durably, then the node's. `added`: a new slot and its key's hash.
+    fn switch(&self, locked: &Locked<'_>, new: u64, added: Option<(usize, u16)>) -> Result<()> {
         let node = locked.0;
         let next = self.next_leaf(node.leaf())?;
         let old = node.bitmap.load(Ordering::Relaxed);
         self.store_state(node.leaf(), (old, next), (new, next), (new, next));
         locked.change(false, |node| {
             node.bitmap.store(new, Ordering::Relaxed);
-            if let Some((slot, hash)) = noted {
+            if let Some((slot, hash)) = added {
                 node.note(&self.arena.shape, slot, hash);
             }
         });

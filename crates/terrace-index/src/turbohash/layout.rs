@@ -31,8 +31,6 @@ pub(super) struct TableHeader {
 
 /// Bytes of the table header.
 pub(super) const TABLE_HEADER_BYTES: u64 = 40;
-/// Where its checksum lies.
-const CRC_AT: usize = 36;
 
 /// Where the head of the overflow lies behind the table header (`overflow`).
 pub(super) const OVERFLOW_AT: u64 = TABLE_HEADER_BYTES;
@@ -54,8 +52,6 @@ pub(super) struct Descriptor {
 
 /// Bytes of a descriptor.
 pub(super) const DESCRIPTOR_BYTES: u64 = 32;
-/// Where the version lies in a descriptor.
-pub(super) const VERSION_AT: u64 = 16;
 
 /// Slots of a bucket.
 pub(super) const SLOTS: usize = 14;
@@ -101,9 +97,7 @@ pub(super) const HEADER_WORDS: usize = 4;
 
 const _: () = {
     assert!(size_of::<TableHeader>() == TABLE_HEADER_BYTES as usize);
-    assert!(offset_of!(TableHeader, crc) == CRC_AT);
     assert!(size_of::<Descriptor>() == DESCRIPTOR_BYTES as usize);
-    assert!(offset_of!(Descriptor, version) == VERSION_AT as usize);
     assert!(size_of::<Bucket>() == BUCKET_BYTES as usize);
     assert!(offset_of!(Bucket, slots) == BUCKET_HEADER_BYTES as usize);
     assert!(size_of::<PairSlot>() == SLOT_BYTES as usize);
@@ -114,9 +108,9 @@ const _: () = {
 // SAFETY: a header never changes while it is shared; in the others, fields that change are atomic.
 pm_layout! {
     unsafe TableHeader: 40 {
-        magic @ 0, seed @ 8, directory @ 16, shard_bits @ 24, initial_bits @ 28, scope @ 32, crc @ 36
+        magic @ 0, seed @ 8, directory @ 16, shard_bits @ 24, initial_bits @ 28, scope @ 32, crc @ 36 as CRC_AT
     }
-    unsafe Descriptor: 32 { sets @ 0, version @ 16, reserved @ 24 }
+    unsafe Descriptor: 32 { sets @ 0, version @ 16 as pub(super) VERSION_AT, reserved @ 24 }
     unsafe PairSlot: 16 { key @ 0, value @ 8 }
     unsafe Bucket: 256 { meta @ 0, tags @ 8, tags_kinds @ 16, checks @ 24, slots @ 32 }
 }
@@ -125,14 +119,14 @@ impl TableHeader {
     /// The header's bytes at a place of the pool, checksum included.
     pub fn encode(&self, place: u64) -> [u8; TABLE_HEADER_BYTES as usize] {
         let mut out = self.fields();
-        let crc = crc32c_append(crc32c(&place.to_le_bytes()), &out[..CRC_AT]);
-        out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc32c_append(crc32c(&place.to_le_bytes()), &out[..CRC_AT as usize]);
+        out[CRC_AT as usize..].copy_from_slice(&crc.to_le_bytes());
         out
     }
 
     /// Whether the checksum is right, at this place.
     pub fn is_sound(&self, place: u64) -> bool {
-        self.encode(place)[CRC_AT..] == self.crc.to_le_bytes()
+        self.encode(place)[CRC_AT as usize..] == self.crc.to_le_bytes()
     }
 
     /// The version that the header says, if it is not this one and the checksum agrees: until version 3 it did not
@@ -140,7 +134,7 @@ impl TableHeader {
     pub fn other_version(&self, place: u64) -> Option<u8> {
         let (magic, own) = (self.magic.to_le_bytes(), MAGIC.to_le_bytes());
         let is_other = magic != own && magic[..6] == own[..6];
-        let was_sound = crc32c(&self.fields()[..CRC_AT]) == self.crc;
+        let was_sound = crc32c(&self.fields()[..CRC_AT as usize]) == self.crc;
         (is_other && (was_sound || self.is_sound(place))).then_some(magic[6])
     }
 

@@ -82,7 +82,7 @@ use layout::{
     SHARD_BITS_MAX, TableHeader,
 };
 use meta::Places;
-pub use options::TurboOptions;
+pub use options::TurboHashOptions;
 use probe::Sought;
 pub use scan::Visit;
 use simd::Level;
@@ -126,7 +126,7 @@ pub struct TurboHash {
 
 impl TurboHash {
     /// Makes an empty table under the root `root_name`.
-    pub fn create(pool: &Pool, root_name: &str, options: &TurboOptions) -> Result<Self> {
+    pub fn create(pool: &Pool, root_name: &str, options: &TurboHashOptions) -> Result<Self> {
         let bits = |n: u32| n.max(1).next_power_of_two().trailing_zeros();
         let shard_bits = bits(options.shards.clamp(2, 1 << SHARD_BITS_MAX));
         let mut reserved = Reserved::new(pool);
@@ -162,11 +162,11 @@ impl TurboHash {
             .ok_or_else(|| Error::corruption(pool.path(), 0, format!("a root {root_name}"), "none"))?;
         let header = *pool.get::<TableHeader>(POff::new(at))?;
         if let Some(version) = header.other_version(pool.place(at)) {
-            return Err(Error::InvalidFormat {
-                file: pool.path().to_path_buf(),
-                found: format!("TurboHash version {version}"),
-                supported: format!("TurboHash version {}", MAGIC.to_le_bytes()[6]),
-            });
+            return Err(Error::other_version(
+                pool.path(),
+                format!("TurboHash version {version}"),
+                format!("TurboHash version {}", MAGIC.to_le_bytes()[6]),
+            ));
         }
         if header.magic != MAGIC || !header.is_sound(pool.place(at)) || !header.is_admissible() {
             return Err(pool.corruption(at, "a TurboHash table's header", "other bytes"));

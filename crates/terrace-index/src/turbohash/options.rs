@@ -2,7 +2,7 @@
 
 /// The options of a table, fixed when it is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TurboOptions {
+pub struct TurboHashOptions {
     /// Shards, rounded up to a power of two, at least 2 and at most 2^24. Each takes 32 bytes of PM and as many of
     /// DRAM, and grows by itself.
     pub shards: u32,
@@ -15,8 +15,8 @@ pub struct TurboOptions {
     pub seed: Option<u64>,
 }
 
-impl Default for TurboOptions {
+impl Default for TurboHashOptions {
     fn default() -> Self {
-        TurboOptions { shards: 1 << 13, initial_buckets: 4, probing_scope: 16, seed: None }
+        TurboHashOptions { shards: 1 << 13, initial_buckets: 4, probing_scope: 16, seed: None }
     }
 }

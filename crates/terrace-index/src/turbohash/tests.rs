@@ -11,13 +11,13 @@ use terrace_pmem::{Granularity, MemMedia, Pool, PoolOptions};
 use terrace_sim::{World, WorldOptions};
 
 use super::simd::Level;
-use super::{Garbage, TurboHash, TurboOptions};
+use super::{Garbage, TurboHash, TurboHashOptions};
 use crate::{ByteMap, HashIndex, PointIndex};
 
 const SEED: u64 = 0x7465_7272_6163_6521;
 
-fn seeded() -> TurboOptions {
-    TurboOptions { seed: Some(SEED), ..TurboOptions::default() }
+fn seeded() -> TurboHashOptions {
+    TurboHashOptions { seed: Some(SEED), ..TurboHashOptions::default() }
 }
 
 /// The extent in which a shard has a part.
@@ -27,7 +27,7 @@ fn extent_of(table: &TurboHash, shard: usize) -> u64 {
     offset - offset % table.pool.extent_bytes()
 }
 
-fn table(options: &TurboOptions) -> TurboHash {
+fn table(options: &TurboHashOptions) -> TurboHash {
     let max = 64 << 20;
     let media = MemMedia::new(1 << 20, max, Granularity::CacheLine).unwrap();
     let pool_options = PoolOptions { max_size: max, extent_bytes: 4096, ..PoolOptions::default() };
@@ -37,7 +37,7 @@ fn table(options: &TurboOptions) -> TurboHash {
 
 #[test]
 fn every_instruction_set_and_both_ways_to_read_agree_with_a_map() {
-    let options = TurboOptions { shards: 4, initial_buckets: 1, probing_scope: 4, ..seeded() };
+    let options = TurboHashOptions { shards: 4, initial_buckets: 1, probing_scope: 4, ..seeded() };
     for level in Level::all() {
         for has_fast_path in [false, true] {
             let mut table = table(&options);
@@ -67,8 +67,12 @@ fn mean(probes: &[u64]) -> f64 {
 
 #[test]
 fn a_table_made_for_its_keys_fills_well_and_probes_little() {
-    let table =
-        table(&TurboOptions { shards: 128, initial_buckets: 16, seed: Some(1), ..TurboOptions::default() });
+    let table = table(&TurboHashOptions {
+        shards: 128,
+        initial_buckets: 16,
+        seed: Some(1),
+        ..TurboHashOptions::default()
+    });
     let mut peak: f64 = 0.0;
     for i in 0..32_000u64 {
         table.insert(&i.to_le_bytes(), i + 1).unwrap();
@@ -85,7 +89,7 @@ fn a_table_made_for_its_keys_fills_well_and_probes_little() {
 #[test]
 fn a_part_of_an_extent_that_is_lost_or_given_out_twice_is_found() {
     // Shards of 4 buckets have a quarter of an extent each.
-    let table = table(&TurboOptions { shards: 8, initial_buckets: 4, ..seeded() });
+    let table = table(&TurboHashOptions { shards: 8, initial_buckets: 4, ..seeded() });
     (0..100u64).for_each(|key| assert_eq!(table.insert(&key.to_le_bytes(), 7).unwrap(), None));
     let finding = |what: &str| {
         let findings = table.check().unwrap();
@@ -110,7 +114,7 @@ fn a_part_of_an_extent_that_is_lost_or_given_out_twice_is_found() {
 /// the walk comes by.
 #[test]
 fn reclaiming_keeps_an_extent_that_a_marked_shard_has_moved_into() {
-    let options = TurboOptions { shards: 4, initial_buckets: 2, probing_scope: 2, ..seeded() };
+    let options = TurboHashOptions { shards: 4, initial_buckets: 2, probing_scope: 2, ..seeded() };
     let world = World::new(1, WorldOptions::default());
     let pool = Pool::create_on(world.media(), Path::new("pm"), &world.pool_options()).unwrap();
     let table = TurboHash::create(&pool, "table", &options).unwrap();
@@ -166,7 +170,7 @@ fn reclaiming_keeps_an_extent_that_a_marked_shard_has_moved_into() {
 /// Keys chosen by an attacker that knows the seed cost a search in the overflow, and no more room than they need.
 #[test]
 fn keys_of_one_hash_take_little_room_and_leave_none_behind() {
-    let table = table(&TurboOptions { shards: 2, initial_buckets: 4, ..seeded() });
+    let table = table(&TurboHashOptions { shards: 2, initial_buckets: 4, ..seeded() });
     let key = |i: u64| terrace_sim::colliding(SEED, i);
     for i in 0..3000u64 {
         assert_eq!(table.insert(&key(i), i + 1).unwrap(), None);
@@ -187,8 +191,9 @@ fn keys_of_one_hash_take_little_room_and_leave_none_behind() {
 
 #[test]
 fn every_table_has_a_seed_of_its_own() {
-    let seeds: std::collections::BTreeSet<u64> =
-        (0..8).map(|_| table(&TurboOptions { shards: 2, ..TurboOptions::default() }).header.seed).collect();
+    let seeds: std::collections::BTreeSet<u64> = (0..8)
+        .map(|_| table(&TurboHashOptions { shards: 2, ..TurboHashOptions::default() }).header.seed)
+        .collect();
     assert_eq!(seeds.len(), 8);
 }
 

@@ -1,7 +1,7 @@
 //! Creations that fail: an error, and the pool as it was.
 
 use terrace_base::Result;
-use terrace_index::{FastFair, SpOptions, SpTree, TurboHash, TurboOptions};
+use terrace_index::{FastFair, SpOptions, SpTree, TurboHash, TurboHashOptions};
 use terrace_pmem::Pool;
 
 use crate::conformance::{Creation, finding_no_room_leaves_nothing, finding_no_root_leaves_nothing};
@@ -16,7 +16,7 @@ const CREATIONS: [Creation; 6] = [
 ];
 
 fn turbohash(pool: &Pool, shards: u32) -> Result<()> {
-    TurboHash::create(pool, "index", &TurboOptions { shards, ..TurboOptions::default() }).map(drop)
+    TurboHash::create(pool, "index", &TurboHashOptions { shards, ..TurboHashOptions::default() }).map(drop)
 }
 
 fn sptree(pool: &Pool, buffered: bool) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use terrace_base::rng::Rng;
-use terrace_index::{ByteMap, PointIndex, ScanPosition, TurboHash, TurboOptions, kinds};
+use terrace_index::{ByteMap, PointIndex, ScanPosition, TurboHash, TurboHashOptions, kinds};
 use terrace_pmem::{Kind, Pool};
 
 use crate::bed::memory_pool;
@@ -24,7 +24,7 @@ fn key(i: u64) -> Vec<u8> {
 
 /// A table of `keys` keys, some updated and some deleted.
 fn filled(pool: &Pool, shards: u32, keys: u64, seed: u64) -> (TurboHash, Contents) {
-    let options = TurboOptions { shards, initial_buckets: 1, probing_scope: 8, seed: Some(seed) };
+    let options = TurboHashOptions { shards, initial_buckets: 1, probing_scope: 8, seed: Some(seed) };
     let table = TurboHash::create(pool, "table", &options).unwrap();
     let mut contents = Contents::new();
     for (i, add) in (0..keys).map(|i| (i, 1)).chain((0..keys).step_by(3).map(|i| (i, 100_000))) {

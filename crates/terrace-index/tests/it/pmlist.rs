@@ -351,6 +351,7 @@ impl Scenario for Chain {
     }
 }
 
+/// Must catch a list that is named before all its records are durable, and records that no list has after a crash.
 #[test]
 fn lists_survive_crashes_wholly_or_not_at_all() {
     let summary = Explorer::new(17).images(1500).must_pass(Chain, (1..8).collect());

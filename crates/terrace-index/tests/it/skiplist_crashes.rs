@@ -107,6 +107,7 @@ impl Scenario for Groups {
     }
 }
 
+/// Must catch a batch of which a crash leaves a part, and a record that is linked before it is durable.
 #[test]
 fn groups_survive_crashes_batch_by_batch() {
     let word = |i: u64| format!("k{:03}", i * 37 % 101).into_bytes();
@@ -121,6 +122,7 @@ fn groups_survive_crashes_batch_by_batch() {
     assert!(summary.images > 500);
 }
 
+/// Must catch a record that hangs from a neighbour of its own group whose link is not durable.
 #[test]
 fn adjacent_keys_in_any_order_survive_crashes() {
     // Each group's records are neighbours in the list, linked in ascending and in descending order.
@@ -138,6 +140,7 @@ fn adjacent_keys_in_any_order_survive_crashes() {
     Explorer::new(12).images(1500).must_pass(Groups, ops);
 }
 
+/// Must catch a staged record that a recovery takes for a linked one.
 #[test]
 fn nothing_survives_of_what_was_only_staged() {
     let world = World::new(3, WorldOptions::default());

@@ -1,7 +1,7 @@
 //! The indexes of this crate as the suite sees them.
 
 use terrace_base::Result;
-use terrace_index::{FastFair, SkipIndex, SpTree, TurboHash, TurboOptions};
+use terrace_index::{FastFair, SkipIndex, SpTree, TurboHash, TurboHashOptions};
 use terrace_pmem::Pool;
 
 use crate::conformance::{Case, SEED, Sort, Subject};
@@ -60,8 +60,12 @@ pub struct Turbo<const SHARDS: u32, const BUCKETS: u32, const SCOPE: u32>;
 impl<const SHARDS: u32, const BUCKETS: u32, const SCOPE: u32> Case for Turbo<SHARDS, BUCKETS, SCOPE> {
     type Index = TurboHash;
     fn create(pool: &Pool) -> Result<TurboHash> {
-        let options =
-            TurboOptions { shards: SHARDS, initial_buckets: BUCKETS, probing_scope: SCOPE, seed: Some(SEED) };
+        let options = TurboHashOptions {
+            shards: SHARDS,
+            initial_buckets: BUCKETS,
+            probing_scope: SCOPE,
+            seed: Some(SEED),
+        };
         TurboHash::create(pool, "index", &options)
     }
     fn open(pool: &Pool) -> Result<TurboHash> {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace_base::ErrorKind;
 use terrace_base::rng::Rng;
-use terrace_index::{ByteMap, HashIndex, PointIndex, TurboHash, TurboOptions, kinds};
+use terrace_index::{ByteMap, HashIndex, PointIndex, TurboHash, TurboHashOptions, kinds};
 use terrace_pmem::{Granularity, MemMedia, Pool};
 use terrace_sim::{Change, Explorer, KvModel, Map, Recorder, World, WorldOptions, kv_scenario};
 
@@ -15,15 +15,15 @@ use crate::bed::{assert_marked, create_in, memory_pool, memory_pool_of, open_in,
 use crate::conformance::{SEED, reclaims_beside_writers};
 use crate::subjects::Turbo;
 
-fn seeded() -> TurboOptions {
-    TurboOptions { seed: Some(SEED), ..TurboOptions::default() }
+fn seeded() -> TurboHashOptions {
+    TurboHashOptions { seed: Some(SEED), ..TurboHashOptions::default() }
 }
 
-fn tiny() -> TurboOptions {
-    TurboOptions { shards: 2, initial_buckets: 1, probing_scope: 2, ..seeded() }
+fn tiny() -> TurboHashOptions {
+    TurboHashOptions { shards: 2, initial_buckets: 1, probing_scope: 2, ..seeded() }
 }
 
-fn make(pool: &Pool, options: &TurboOptions) -> TurboHash {
+fn make(pool: &Pool, options: &TurboHashOptions) -> TurboHash {
     TurboHash::create(pool, "table", options).unwrap()
 }
 
@@ -43,7 +43,7 @@ fn value_of(table: &TurboHash, key: &[u8]) -> Option<Vec<u8>> {
 #[test]
 fn a_write_has_two_persists_and_a_delete_one() {
     let pool = memory_pool();
-    let table = make(&pool, &TurboOptions { shards: 2, initial_buckets: 64, ..seeded() });
+    let table = make(&pool, &TurboHashOptions { shards: 2, initial_buckets: 64, ..seeded() });
     // Both shards have their buckets.
     (1000..1020u64).for_each(|i| table.insert(&i.to_le_bytes(), 1).map(drop).unwrap());
     let drains = |f: &dyn Fn()| {
@@ -197,7 +197,7 @@ fn records_survive_crashes() {
 #[test]
 fn slots_of_deleted_keys_are_collected() {
     let pool = memory_pool_of(256 << 20);
-    let table = make(&pool, &TurboOptions { shards: 2, initial_buckets: 1, ..seeded() });
+    let table = make(&pool, &TurboHashOptions { shards: 2, initial_buckets: 1, ..seeded() });
     let live = 3000u64;
     for i in 0..40 * live {
         table.insert(&i.to_le_bytes(), i + 1).unwrap();
@@ -225,7 +225,7 @@ fn slots_of_deleted_keys_are_collected() {
 fn a_full_pool_is_an_error_and_loses_nothing() {
     for value_bytes in [8, 100] {
         let pool = memory_pool_of(2 << 20);
-        let table = make(&pool, &TurboOptions { shards: 4, initial_buckets: 1, ..seeded() });
+        let table = make(&pool, &TurboHashOptions { shards: 4, initial_buckets: 1, ..seeded() });
         let value = |i: u64| {
             let mut value = vec![3; value_bytes];
             value[..8].copy_from_slice(&i.to_le_bytes());
@@ -258,7 +258,7 @@ fn a_full_pool_is_an_error_and_loses_nothing() {
 #[test]
 fn a_flipped_bit_is_an_error_or_harmless() {
     let pool = memory_pool();
-    let table = make(&pool, &TurboOptions { shards: 2, initial_buckets: 1, ..seeded() });
+    let table = make(&pool, &TurboHashOptions { shards: 2, initial_buckets: 1, ..seeded() });
     let long = |i: u64| if i.is_multiple_of(4) { key(i) } else { i.to_le_bytes().to_vec() };
     (0..60).for_each(|i| table.insert(&long(i), i + 1).map(drop).unwrap());
     (0..60).step_by(5).for_each(|i| table.insert(&long(i), i + 100).map(drop).unwrap());

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use terrace_base::{ErrorKind, Result};
 use terrace_disk::{Fault, Fs, SimFs};
-use terrace_log::{FileSegment, GroupLog, LogWriter, create_log_file};
+use terrace_log::{FileSegment, LogWriter, create_log_file};
 
 use crate::{Entry, ID, read};
 
@@ -88,25 +88,6 @@ impl Synced for SimFs {
 }
 
 #[test]
-fn a_groups_error_stays() {
-    let fs = SimFs::new();
-    let log = GroupLog::new(create_log_file(&fs, Path::new(LOG), (ID, 1), 0).unwrap());
-    let kept = log.append(b"kept").unwrap();
-    log.commit(kept).unwrap();
-    let lost = log.append(b"lost").unwrap();
-    fs.inject(Some(Fault { after: 1, only_changes: true, sticky: false }));
-    let error = log.commit(lost).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Io | ErrorKind::NoSpace));
-    assert_eq!(log.append(b"more").unwrap_err().to_string(), error.to_string());
-    assert_eq!(log.commit(lost).unwrap_err().to_string(), error.to_string());
-    assert!(log.sync().is_err() && log.seal().is_err());
-    log.commit(kept).unwrap();
-    assert_eq!(log.durable_lsn(), kept);
-    let (records, _) = read(&fs.crash_losing_all_named(LOG));
-    assert_eq!(records, [(kept, b"kept".to_vec())]);
-}
-
-#[test]
 fn misuse_is_an_argument_error() {
     let fs = SimFs::new();
     let mut file = fs.create(Path::new(LOG)).unwrap();
@@ -117,9 +98,7 @@ fn misuse_is_an_argument_error() {
         let file = FileSegment(fs.create(&Path::new("/").join(lsn.to_string())).unwrap());
         assert_eq!(LogWriter::create_at(file, ID, lsn).unwrap_err().kind(), ErrorKind::InvalidArgument);
     }
-    let log = GroupLog::new(create_log_file(&fs, Path::new("/group"), (ID, 5), 0).unwrap());
-    assert_eq!(log.commit(5).unwrap_err().kind(), ErrorKind::InvalidArgument);
-    log.commit(4).unwrap();
+    let mut log = create_log_file(&fs, Path::new("/sealed"), (ID, 5), 0).unwrap();
     log.seal().unwrap();
     assert_eq!(log.append(b"").unwrap_err().kind(), ErrorKind::InvalidArgument);
 }

@@ -1,11 +1,10 @@
-//! Tests of the logs: crashes, damage, faults, threads, and persistent memory.
+//! Tests of the logs: crashes, damage, faults, and persistent memory.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod crash;
 mod damage;
 mod faults;
-mod group;
 mod pm;
 
 use std::path::Path;

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use terrace_base::ErrorKind;
 use terrace_base::checksum::{crc32c, crc32c_append};
 use terrace_base::rng::Rng;
-use terrace_log::{GroupLog, LogReader, LogWriter, PmLog, PmSegment, Segment};
+use terrace_log::{LogReader, LogWriter, PmLog, PmSegment, Segment};
 use terrace_pmem::{Granularity, Kind, MemMedia, Opened, Pool, PoolOptions};
 use terrace_sim::{World, WorldOptions};
 
@@ -281,30 +281,4 @@ fn what_a_dead_process_stored_and_the_next_one_read_is_durable() {
     for seed in 0..20 {
         survived(&open(&next.crash(seed)), &entries, 2);
     }
-}
-
-#[test]
-fn threads_commit_to_a_log_on_pm() {
-    let world = World::new(6, WorldOptions::default());
-    let pool = create(&world);
-    let segment = PmSegment::create(&pool, KIND, 100).unwrap();
-    let (head, id) = (segment.head(), segment.id());
-    let log = GroupLog::new(LogWriter::create(segment, id).unwrap());
-    std::thread::scope(|scope| {
-        for t in 0..4u8 {
-            let log = &log;
-            scope.spawn(move || (0..50u8).for_each(|i| log.commit(log.append(&[t, i]).unwrap()).unwrap()));
-        }
-    });
-    let next = world.crash(1);
-    let pool = open(&next);
-    let segment = PmSegment::open(&pool, head).unwrap();
-    let mut count = 0;
-    LogReader::read_file(&segment.read().unwrap(), segment.path(), segment.id(), &mut |lsn, _| {
-        count = lsn;
-        Ok(())
-    })
-    .unwrap();
-    assert_eq!(count, 200);
-    segment.free().unwrap();
 }

@@ -33,37 +33,37 @@ impl fmt::Display for Problem {
 
 /// What may be active and belong to nobody for as long as the pool is open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Owed {
+enum Unreclaimed {
     Nothing,
     Inherited,
     Anything,
 }
 
-impl Owed {
+impl Unreclaimed {
     fn has(self, is_inherited: bool) -> bool {
-        self == Owed::Anything || self == Owed::Inherited && is_inherited
+        self == Unreclaimed::Anything || self == Unreclaimed::Inherited && is_inherited
     }
 }
 
 impl Pool {
     /// Compares active extents and slots with the owners' marks. Also verifies the pool's own structures (both
-    /// superblock copies, roots, table words, slab heads and bitmaps) and that units which were not changed since the pool was opened
-    /// are as they were at the clean close. Nobody may change the pool meanwhile.
+    /// superblock copies, roots, table words, slab heads and bitmaps) and that units which were not changed since the
+    /// pool was opened are as they were at the clean close. Nobody may change the pool meanwhile.
     ///
-    /// A pool may have been closed with a [debt](Pool::needs_reclaim). Where it is only read the debt stays, and what was
-    /// inherited and is not marked is taken for it. A session that writes [pays it](Pool::reclaim) before it checks, or
-    /// says that it [cannot yet](Pool::put_off_reclaim). Once a debt was [noted](Pool::leave_unreclaimed) in this
-    /// session, anything that is not marked may be it.
+    /// A pool may have been closed with a [debt](Pool::needs_reclaim). Where it is only read the debt stays, and what
+    /// was inherited and is not marked is taken for it. A session that writes [pays it](Pool::reclaim) before it
+    /// checks, or says that it [cannot yet](Pool::put_off_reclaim). Once a debt was [noted](Pool::leave_unreclaimed) in
+    /// this session, anything that is not marked may be it.
     pub fn check(&self, marks: &Marks) -> Vec<Problem> {
         let mut problems = marks.problems.clone();
         problems.extend(self.check_header());
         problems.extend(self.altered());
         problems.extend(self.check_roots());
-        let owed = self.owed();
-        self.check_space(marks, owed, &mut problems);
+        let unreclaimed = self.unreclaimed();
+        self.check_space(marks, unreclaimed, &mut problems);
         for slab in self.inner.alloc.slabs.all() {
             let marked = marks.slots.get(&slab.unit).map(Vec::as_slice);
-            self.check_slab(&slab, marked, owed, &mut problems);
+            self.check_slab(&slab, marked, unreclaimed, &mut problems);
         }
         for &unit in marks.slots.keys() {
             if self.inner.alloc.slabs.get(unit).is_none() {
@@ -74,16 +74,16 @@ impl Pool {
         problems
     }
 
-    fn owed(&self) -> Owed {
+    fn unreclaimed(&self) -> Unreclaimed {
         let stays = self.is_reclaim_put_off() || self.is_read_only() && self.needs_reclaim();
         match self.is_debt_noted() {
-            true => Owed::Anything,
-            false if stays => Owed::Inherited,
-            false => Owed::Nothing,
+            true => Unreclaimed::Anything,
+            false if stays => Unreclaimed::Inherited,
+            false => Unreclaimed::Nothing,
         }
     }
 
-    fn check_space(&self, marks: &Marks, owed: Owed, problems: &mut Vec<Problem>) {
+    fn check_space(&self, marks: &Marks, unreclaimed: Unreclaimed, problems: &mut Vec<Problem>) {
         let bytes = self.extent_bytes();
         let space = self.inner.alloc.space.lock();
         let mut next = 0;
@@ -118,7 +118,7 @@ impl Pool {
         let mut unmarked = marks.whole.clone();
         for (unit, l) in &space.live {
             let of_owner = l.kind != 0 && l.shape != Shape::Slab && l.phase == Phase::Active;
-            if of_owner && !unmarked.remove(&(unit * bytes)) && !owed.has(l.inherited) {
+            if of_owner && !unmarked.remove(&(unit * bytes)) && !unreclaimed.has(l.inherited) {
                 let what = format!("{:?} of kind {} is in use and not reachable", l.shape, l.kind);
                 problems.push(Problem::new(unit * bytes, what));
             }
@@ -126,7 +126,13 @@ impl Pool {
         problems.extend(unmarked.into_iter().map(|at| Problem::new(at, "extent reached that is not in use")));
     }
 
-    fn check_slab(&self, slab: &Arc<Slab>, marked: Option<&[u64]>, owed: Owed, problems: &mut Vec<Problem>) {
+    fn check_slab(
+        &self,
+        slab: &Arc<Slab>,
+        marked: Option<&[u64]>,
+        unreclaimed: Unreclaimed,
+        problems: &mut Vec<Problem>,
+    ) {
         let state = slab.state.lock();
         match Slab::read_header(self, slab.offset) {
             Ok((header, geometry, _)) if geometry == slab.geometry && header.kind == slab.kind.0.into() => {}
@@ -146,10 +152,10 @@ impl Pool {
                 let slots = slots_in(1, |_| bits).into_iter().map(|s| s + word * SLOTS_PER_WORD);
                 problems.extend(slots.map(|s| Problem::new(slab.offset_of(s), what)));
             };
-            let lost = match owed {
-                Owed::Nothing => active & !marked,
-                Owed::Inherited => active & !marked & !state.inherited(word),
-                Owed::Anything => 0,
+            let lost = match unreclaimed {
+                Unreclaimed::Nothing => active & !marked,
+                Unreclaimed::Inherited => active & !marked & !state.inherited(word),
+                Unreclaimed::Anything => 0,
             };
             report(lost, "slot is in use and not reachable");
             report(marked & !active, "slot reached that is not in use");

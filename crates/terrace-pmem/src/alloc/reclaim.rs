@@ -48,7 +48,7 @@ impl Pool {
             found += self.reclaim_slots(&slab, marks.slots.get(&slab.unit).map(Vec::as_slice))?;
         }
         self.drain();
-        // Only now: who closes beside this, or after an error, still finds the debt.
+        // Only now: a thread that closes the pool beside this, or after an error, still finds the debt.
         self.inner.alloc.inherits.store(false, Ordering::Release);
         Ok(found)
     }

@@ -2,8 +2,7 @@
 //!
 //! A file is made under a temporary name, its own with `.new` behind it, and takes its own when it is a whole pool: a
 //! crash leaves at most the temporary one, which the next creation removes. An existing file that is not empty is never
-//! touched, except by `recreate`, and then only if it was a pool; and under the temporary name only leftovers of a
-//! creation are touched.
+//! touched. Under the temporary name only leftovers of a creation are touched.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -15,7 +14,7 @@ use terrace_base::{Error, Result};
 
 use super::format::{self, Raw};
 use super::open::Parts;
-use super::place::{file_is_pool, is_device, medium_is_pool, refuse_among_devices, remove_unfinished};
+use super::place::{is_device, refuse_among_devices, remove_unfinished};
 use super::state::{self, Session};
 use super::{MediaRequest, Opened, Pool, PoolOptions};
 use crate::media::{EmulatedMedia, FileMedia, Media};
@@ -25,25 +24,6 @@ impl Pool {
     ///
     /// Errors: [`Error::InvalidArgument`] if something is there already, [`Error::Locked`], [`Error::NoSpace`].
     pub fn create(path: &Path, options: &PoolOptions) -> Result<Pool> {
-        Self::create_or_replace(path, options, false)
-    }
-
-    /// Discards the pool at `path`, in any state, and makes a new one. A file that was never a pool is refused.
-    pub fn recreate(path: &Path, options: &PoolOptions) -> Result<Pool> {
-        if is_device(path)? {
-            let media = map(path, path, 0, options)?;
-            if !medium_is_pool(&*media, path)? {
-                return Err(refused(path, "it is not a pool of ours"));
-            }
-            return Self::recreate_on(media, path, options);
-        }
-        if path.exists() && !file_is_pool(path)? {
-            return Err(refused(path, "it is not a pool of ours"));
-        }
-        Self::create_or_replace(path, options, true)
-    }
-
-    fn create_or_replace(path: &Path, options: &PoolOptions, replace: bool) -> Result<Pool> {
         format::validate_options(options)?;
         let present = match fs::metadata(path) {
             Ok(meta) if meta.file_type().is_char_device() => {
@@ -52,7 +32,7 @@ impl Pool {
             Ok(meta) if !meta.is_file() => {
                 return Err(refused(path, "it is neither a file nor a devdax device"));
             }
-            Ok(meta) if meta.len() > 0 && !replace => return Err(refused(path, "it is not empty")),
+            Ok(meta) if meta.len() > 0 => return Err(refused(path, "it is not empty")),
             Ok(_) => true,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 refuse_among_devices(path)?;
@@ -60,8 +40,6 @@ impl Pool {
             }
             Err(e) => return Err(Error::io(path, "stat", e)),
         };
-        // A pool that another process has open must not be replaced under it.
-        let _old = if present && replace { Some(map(path, path, 0, options)?) } else { None };
         let temporary = temporary_name(path);
         remove_unfinished(path)?;
         let size = options.size.min(options.max_size) / options.extent_bytes * options.extent_bytes;

@@ -28,11 +28,7 @@ impl<'a> Raw<'a> {
     pub(super) fn new(media: &'a dyn Media, name: &Path) -> Result<Self> {
         if media.len() < HEADER_BYTES {
             let found = format!("{} bytes", media.len());
-            return Err(Error::InvalidFormat {
-                file: name.to_path_buf(),
-                found,
-                supported: format!("pools of at least {HEADER_BYTES} bytes"),
-            });
+            return Err(Error::foreign(name, found, format!("pools of at least {HEADER_BYTES} bytes")));
         }
         Ok(Raw { media })
     }
@@ -180,11 +176,11 @@ pub(super) fn read_superblock(raw: &Raw<'_>, name: &Path) -> Result<Superblock> 
         return Err(no_superblock(&copies, name));
     };
     if good.version != VERSION {
-        return Err(Error::InvalidFormat {
-            file: name.to_path_buf(),
-            found: format!("pool version {}", good.version),
-            supported: format!("pool version {VERSION}"),
-        });
+        return Err(Error::other_version(
+            name,
+            format!("pool version {}", good.version),
+            format!("pool version {VERSION}"),
+        ));
     }
     validate(&good, name)?;
     Ok(good)
@@ -209,7 +205,7 @@ fn no_superblock(copies: &[Superblock; 2], name: &Path) -> Error {
         [0, 0, 0, 0, 0, 0, 0, 0] => "no pool (zeros)".to_owned(),
         magic => format!("magic {:?}", String::from_utf8_lossy(&magic)),
     };
-    Error::InvalidFormat { file: name.to_path_buf(), found, supported: "Terrace pools".to_owned() }
+    Error::foreign(name, found, "Terrace pools")
 }
 
 /// The checksum proves that the bytes were written so; this checks that they make sense to this build.

@@ -42,7 +42,7 @@ pub enum Opened {
     /// anew or copied and did not fail to be written back: no store is lost.
     SameBoot,
     /// The machine went down while the pool was open, or another of these events has happened, and its media do not
-    /// survive that: its contents mean nothing. Allocation in it fails; recreate it.
+    /// survive that: its contents mean nothing. Allocation in it fails; make it again.
     Torn,
     /// The machine went down while the pool was open; drained stores are there.
     Crashed,

@@ -185,7 +185,8 @@ impl Pool {
     }
 
     /// Notes that what the pool [needs](Self::needs_reclaim) cannot be done yet: the owner does not know what it will
-    /// reach. Until a [`reclaim`](Pool::reclaim) has been, a [`check`](Pool::check) takes what was inherited for a debt.
+    /// reach. Until a [`reclaim`](Pool::reclaim) has been, a [`check`](Pool::check) takes what was inherited for a
+    /// debt.
     pub fn put_off_reclaim(&self) {
         self.inner.alloc.is_put_off.store(true, Ordering::Release);
     }
@@ -195,8 +196,8 @@ impl Pool {
         self.needs_reclaim() && self.inner.alloc.is_put_off.load(Ordering::Acquire)
     }
 
-    /// Notes that some active object has no owner, or will have none when the pool is closed. The close remembers it for
-    /// the [`reclaim`](Pool::reclaim) of the next writer; one before that close does not undo it.
+    /// Notes that some active object has no owner, or will have none when the pool is closed. The close remembers it
+    /// for the [`reclaim`](Pool::reclaim) of the next writer; one before that close does not undo it.
     pub fn leave_unreclaimed(&self) {
         self.inner.unreclaimed.store(true, Ordering::Release);
     }

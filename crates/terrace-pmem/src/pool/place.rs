@@ -13,7 +13,7 @@ use terrace_base::{Error, Result};
 use super::create::{map, temporary_name};
 use super::format::{self, Raw};
 use super::{Pool, PoolOptions};
-use crate::layout::{MAGIC, SUPERBLOCK_AT};
+use crate::layout::SUPERBLOCK_AT;
 use crate::media::Media;
 
 /// Bytes of a superblock that are looked at.
@@ -120,15 +120,6 @@ pub(super) fn refuse_among_devices(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether either superblock copy of a file begins as ours do.
-pub(super) fn file_is_pool(path: &Path) -> Result<bool> {
-    let mut head = Vec::new();
-    let file = fs::File::open(path).map_err(|e| Error::io(path, "open", e))?;
-    file.take(SUPERBLOCK_AT[1] + 8).read_to_end(&mut head).map_err(|e| Error::io(path, "read", e))?;
-    Ok(head.is_empty()
-        || SUPERBLOCK_AT.iter().any(|&at| head.get(at as usize..at as usize + 8) == Some(&MAGIC)))
-}
-
 /// Removes the leftovers of a creation of a pool at `path` that was cut short.
 pub(super) fn remove_unfinished(path: &Path) -> Result<()> {
     let temporary = temporary_name(path);
@@ -169,12 +160,6 @@ fn has_no_superblock(path: &Path) -> Result<bool> {
     let is_blank =
         |at: u64| head.iter().skip(at as usize).take(SUPERBLOCK_BYTES as usize).all(|byte| *byte == 0);
     Ok(SUPERBLOCK_AT.into_iter().all(is_blank))
-}
-
-/// As [`file_is_pool`], for a medium.
-pub(super) fn medium_is_pool(media: &dyn Media, name: &Path) -> Result<bool> {
-    let raw = Raw::new(media, name)?;
-    Ok(SUPERBLOCK_AT.iter().any(|&at| raw.read::<8>(at) == MAGIC) || format::is_blank(&raw))
 }
 
 /// Looking at a device does not count as using it.

@@ -257,7 +257,16 @@ fn verify(image: &[u8], expected: &Expected, depth: u32, context: &str) {
     assert_eq!(pool.reclaim(&marks).unwrap(), 0);
 }
 
-fn run(seed: u64, steps: u64, depth: u32) {
+/// Objects that are put, replaced and removed at random, with a crash at every drain.
+struct Churn {
+    seed: u64,
+    /// How many objects are put or removed.
+    steps: u64,
+    /// How often the recovery from a crash is crashed in turn.
+    depth: u32,
+}
+
+fn run(Churn { seed, steps, depth }: Churn) {
     let o = PoolOptions { size: 64 << 10, max_size: 512 << 10, ..options() };
     let (media, owner) = create(&o);
     let mut rng = Rng::new(seed);
@@ -282,18 +291,21 @@ fn run(seed: u64, steps: u64, depth: u32) {
     *media.hook.lock().unwrap() = None;
 }
 
+/// Must catch an object that is named before it is durable, and space that two owners or none have after a crash.
 #[test]
 fn no_crash_loses_or_doubles_an_owner() {
     for seed in 0..6 {
-        run(seed, 60, 0);
+        run(Churn { seed, steps: 60, depth: 0 });
     }
 }
 
+/// Must catch a recovery that, cut short, leaves less than it found, or frees what is still named.
 #[test]
 fn nor_does_a_crash_during_the_recovery() {
-    run(100, 25, 1);
+    run(Churn { seed: 100, steps: 25, depth: 1 });
 }
 
+/// Must catch a table of extents that grows and is named before its new part is durable.
 #[test]
 fn nor_when_the_pool_is_nearly_full_and_grows() {
     let o = PoolOptions { size: 40 << 10, max_size: 3 << 20, ..options() };
@@ -312,6 +324,7 @@ fn nor_when_the_pool_is_nearly_full_and_grows() {
     *media.hook.lock().unwrap() = None;
 }
 
+/// Must catch space that is given to a new owner while a power cut can still bring back the old one.
 #[test]
 fn a_freed_extent_is_not_reused_before_its_word_is_durable() {
     let (media, owner) = create(&options());
@@ -331,6 +344,7 @@ fn a_freed_extent_is_not_reused_before_its_word_is_durable() {
     *media.hook.lock().unwrap() = None;
 }
 
+/// Must catch a root that is half of one value and half of another, or missing, after a crash.
 #[test]
 fn a_root_changes_at_once_or_not_at_all() {
     let (media, owner) = create(&options());
@@ -356,6 +370,7 @@ fn a_root_changes_at_once_or_not_at_all() {
     *media.hook.lock().unwrap() = None;
 }
 
+/// Must catch a session word that, torn, makes a sound pool unreadable.
 #[test]
 fn a_crash_while_opening_or_closing_leaves_a_pool() {
     let (media, owner) = create(&options());
@@ -379,6 +394,7 @@ fn a_crash_while_opening_or_closing_leaves_a_pool() {
     *reopened.hook.lock().unwrap() = None;
 }
 
+/// Must catch a store of a killed process that the next one sees and a power cut then takes.
 #[test]
 fn what_a_dead_process_stored_is_durable_once_another_has_seen_it() {
     let (media, owner) = create(&options());
@@ -395,6 +411,7 @@ fn what_a_dead_process_stored_is_durable_once_another_has_seen_it() {
     verify(&media.survivor(0), &expected, 0, "after the death of a process");
 }
 
+/// Must catch a pool that is half made and counts as one.
 #[test]
 fn a_crash_while_creating_leaves_a_pool_or_none() {
     let o = options();

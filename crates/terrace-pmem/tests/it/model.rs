@@ -288,8 +288,8 @@ fn a_debt_outlives_a_clean_close() {
     assert!(!world.pool.needs_reclaim());
 }
 
-/// Where the pool is only read what it was closed with stays, and is not called lost: but what is gone is, and what is lost
-/// where nothing was owed.
+/// Where the pool is only read what it was closed with stays, and is not called lost: but what is gone is, and what is
+/// lost where nothing was owed.
 #[test]
 fn a_debt_is_no_loss_to_a_reader() {
     let mut world = World::new();

@@ -55,8 +55,6 @@ fn the_verdict_depends_on_boot_and_media() {
         assert_eq!(torn.reserve_extent(Kind(1), 1).unwrap_err().kind(), ErrorKind::Corruption);
         torn.close().unwrap();
     }
-    let again = Pool::recreate(&path, &other_boot()).unwrap();
-    assert_eq!(again.opened(), Opened::Created);
 
     let (media, pool) = memory_pool();
     drop(pool);
@@ -70,7 +68,6 @@ fn one_process_at_a_time() {
     let path = dir.path().join("pool");
     let pool = Pool::create(&path, &options()).unwrap();
     assert!(matches!(Pool::open(&path, &options()), Err(Error::Locked { path: p, .. }) if p == path));
-    assert_eq!(Pool::recreate(&path, &options()).unwrap_err().kind(), ErrorKind::Locked);
     drop(pool);
     Pool::open(&path, &options()).unwrap();
 }
@@ -81,9 +78,11 @@ fn what_is_there_is_never_overwritten() {
     let path = dir.path().join("file");
     fs::write(&path, "somebody's letter").unwrap();
     assert_eq!(Pool::create(&path, &options()).unwrap_err().kind(), ErrorKind::InvalidArgument);
-    assert_eq!(Pool::recreate(&path, &options()).unwrap_err().kind(), ErrorKind::InvalidArgument);
     assert_eq!(Pool::open(&path, &options()).unwrap_err().kind(), ErrorKind::InvalidFormat);
     assert_eq!(fs::read(&path).unwrap(), b"somebody's letter");
+    fs::write(&path, [&b"version 9 of a letter"[..], &vec![b'x'; 100_000]].concat()).unwrap();
+    let foreign = Pool::open(&path, &options()).unwrap_err();
+    assert!(foreign.kind() == ErrorKind::InvalidFormat && !foreign.is_of_another_version(), "{foreign}");
     fs::write(&path, vec![b'x'; 100_000]).unwrap();
     assert_eq!(Pool::open(&path, &options()).unwrap_err().kind(), ErrorKind::InvalidFormat);
     assert_eq!(fs::read(&path).unwrap(), vec![b'x'; 100_000]);
@@ -342,10 +341,8 @@ fn no_file_is_made_where_devices_are_nor_over_what_is_none() {
     let dir = dir();
     let missing = std::path::Path::new("/dev/terrace-there-is-no-such-device");
     for path in [missing, dir.path()] {
-        for made in [Pool::create(path, &options()), Pool::recreate(path, &options())] {
-            let refused = made.map(drop).unwrap_err();
-            assert!(matches!(refused.kind(), ErrorKind::InvalidArgument | ErrorKind::Io), "{refused}");
-        }
+        let refused = Pool::create(path, &options()).map(drop).unwrap_err();
+        assert!(matches!(refused.kind(), ErrorKind::InvalidArgument | ErrorKind::Io), "{refused}");
     }
     assert!(!missing.exists() && dir.path().is_dir());
     assert!(Pool::create(missing, &options()).map(drop).unwrap_err().to_string().contains("no device"));
@@ -353,7 +350,7 @@ fn no_file_is_made_where_devices_are_nor_over_what_is_none() {
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
-/// Whoever remembers an offset asks whether it still is what it was; whatever is there now, the answer is no error.
+/// An owner that remembers an offset asks whether it still is what it was. The answer is no error, whatever is there.
 #[test]
 fn only_an_active_slot_of_its_kind_is_active() {
     let (_, pool) = memory_pool();

@@ -103,7 +103,7 @@ pub fn life(seed: u64) -> Vec<Vec<u8>> {
     images
 }
 
-/// Damage in what is owed: nobody reads that before it is reclaimed, and whoever takes its place finds what it stores.
+/// Damage in what is to be reclaimed: nobody reads that before, and the next owner of its place finds what it stores.
 #[test]
 fn damage_in_what_is_given_up_is_no_matter() {
     let o = small();

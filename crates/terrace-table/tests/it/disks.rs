@@ -85,7 +85,7 @@ fn a_failing_read_fails_its_call_and_nothing_after_it() {
     let asks: [Ask; 5] = [
         |t, _, item| Ok(t.get(&item.key, 1)?.is_some()),
         |t, position, item| Ok(t.get_at(position, &item.key, 1)?.is_some()),
-        |t, position, item| Ok(t.get_many(&[(position, &item.key)], 1)?[0].is_some()),
+        |t, position, item| Ok(get_many(t, &[(position, &item.key)], 1)?[0].is_some()),
         |t, _, _| both_ways(&mut t.cursor(false, 100_000)).map(|(forward, _)| forward.len() == 300),
         |t, _, _| t.verify().map(|()| true),
     ];

@@ -39,7 +39,7 @@ fn asks() -> Vec<Ask> {
         ("get_many", |t, b| {
             let keys = [items()[9].key.clone(), items()[150].key.clone()];
             let asked = [(position_of(b, 9), &keys[0][..]), (position_of(b, 150), &keys[1][..])];
-            t.get_many(&asked, 999).map(|e| format!("{e:?}"))
+            get_many(t, &asked, 999).map(|e| format!("{e:?}"))
         }),
         ("both ways", |t, _| both_ways(&mut t.cursor(true, 4096)).map(|both| format!("{both:?}"))),
         ("seek", |t, _| {

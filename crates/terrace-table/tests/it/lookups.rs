@@ -59,14 +59,14 @@ fn many_at_once_read_each_block_once() {
     fs.take_reads();
     let wanted: Vec<(Position, &[u8])> =
         (0..400).rev().map(|i| (position_of(&built, i), &items[i].key[..])).collect();
-    let found = table.get_many(&wanted, u64::MAX).unwrap();
+    let found = get_many(&table, &wanted, u64::MAX).unwrap();
     assert_eq!(fs.take_reads().0, built.blocks.len());
     for (entry, item) in found.iter().zip(items.iter().rev()) {
         assert_entry(entry.as_ref(), Some(item));
     }
-    table.get_many(&wanted, u64::MAX).unwrap();
+    get_many(&table, &wanted, u64::MAX).unwrap();
     assert_eq!(fs.take_reads().0, 0);
-    assert!(table.get_many(&[], 0).unwrap().is_empty());
+    assert!(get_many(&table, &[], 0).unwrap().is_empty());
 }
 
 #[test]

@@ -78,8 +78,7 @@ fn everything(table: &Arc<Table>, built: &Built) -> Vec<Result<Vec<Option<Item>>
         }
         Ok(seen)
     };
-    let many = table
-        .get_many(&asked, u64::MAX)
+    let many = get_many(table, &asked, u64::MAX)
         .map(|all| items.iter().zip(all).map(|(item, found)| of(item, found)).collect::<Vec<_>>());
     let mut buffers = ReadBuffers::default();
     let ahead = table.get_ahead(&asked, u64::MAX, &mut buffers);

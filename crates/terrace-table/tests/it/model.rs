@@ -26,7 +26,7 @@ proptest! {
         let positions: Vec<(Position, &[u8])> =
             items.iter().map(|i| (position_of(&built, first_of(&items, &i.key)), &i.key[..])).collect();
         for max_seq in [0, 3, 7, u64::MAX] {
-            let many = table.get_many(&positions, max_seq).unwrap();
+            let many = get_many(&table, &positions, max_seq).unwrap();
             for ((position, key), found) in positions.iter().zip(many) {
                 let one = table.get_at(*position, key, max_seq).unwrap();
                 assert_entry(one.as_ref(), expected(&items, key, max_seq));

@@ -196,3 +196,10 @@ pub fn any_moves() -> impl Strategy<Value = Vec<Move>> {
     ];
     prop::collection::vec(one, 0..60)
 }
+
+/// What `table` says of several keys at once, each with its position.
+pub fn get_many(table: &Table, asked: &[(Position, &[u8])], max_seq: u64) -> Result<Vec<Option<Entry>>> {
+    let sought: Vec<Sought<'_>> =
+        asked.iter().map(|&(position, key)| Sought { table, key, position: Some(position) }).collect();
+    find_many(&sought, max_seq)
+}

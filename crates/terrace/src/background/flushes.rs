@@ -81,8 +81,8 @@ impl Flushes {
         self.wait_until(core, || !memtables().contains(&oldest), flush)
     }
 
-    /// Waits until a memtable that awaits its flush is `gone`. If nobody flushes, because the background threads are busy or
-    /// the flush has failed before, the caller flushes it by `flush`, and gets the cause if that fails.
+    /// Waits until a memtable that awaits its flush is `gone`. If nobody flushes, because the background threads are
+    /// busy or the flush has failed before, the caller flushes it by `flush`, and gets the cause if that fails.
     pub fn wait_until(
         &self,
         core: &Core,

@@ -1,8 +1,8 @@
 //! An engine's background work: its jobs, how many of a kind run at once, and who waits for them; and its
 //! flushes, which writers may have to do themselves.
 //!
-//! 1. No job begins once the database is closing; a close waits for those that have begun. It does not wait for those that
-//!    still wait for a thread: the threads may be busy for other databases. If only the closer can do them,
+//! 1. No job begins once the database is closing; a close waits for those that have begun. It does not wait for those
+//!    that still wait for a thread: the threads may be busy for other databases. If only the closer can do them,
 //!    it does.
 //! 2. A job is counted out after it has released the engine, however it ends: after a close the caller may
 //!    open again.

@@ -47,7 +47,7 @@ impl Slots {
     }
 
     fn give_back(&mut self, number: usize) {
-        debug_assert!(self.taken & 1 << number != 0, "a slot is given back by whoever has it");
+        debug_assert!(self.taken & 1 << number != 0, "the holder of a slot gives it back");
         self.taken &= !(1 << number);
     }
 }

@@ -5,7 +5,7 @@ use terrace_disk::Access;
 use terrace_log::PmLog;
 
 use super::replay::{self, Source};
-use super::{CommitLog, Log, Place, file};
+use super::{CommitLog, Log, LogMedium, file};
 use crate::core::report::problem;
 use crate::manifest::Manifest;
 
@@ -16,7 +16,7 @@ impl CommitLog {
         let all = series.older.iter().chain(&series.current);
         let in_pool = all.filter_map(|log| if let Log::Pool(log) = log { Some(&log.log) } else { None });
         let mut problems: Vec<String> = in_pool.flat_map(PmLog::check).collect();
-        if matches!(series.place, Place::Files) {
+        if matches!(series.place, LogMedium::Files) {
             problems.extend(self.check_files(manifest)?);
         }
         Ok(problems)

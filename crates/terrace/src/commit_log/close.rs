@@ -5,7 +5,7 @@ use terrace_pmem::Claim;
 
 use super::file::Failure;
 use super::sync::sync_all;
-use super::{CommitLog, Log, Logged, Place, Record, Series};
+use super::{CommitLog, Log, LogMedium, LogRecord, Logged, Series};
 use crate::manifest::{Edit, Manifest};
 
 impl CommitLog {
@@ -34,12 +34,12 @@ impl CommitLog {
         let outcome = self.seal_last(&mut series);
         let end = self.after(&mut series, outcome)?;
         match series.place {
-            Place::Files => {
+            LogMedium::Files => {
                 // A log that an earlier session has sealed may still be needed.
                 let (number, bytes) = end.or_else(|| manifest.state().needed_end()).unwrap_or_default();
                 manifest.apply(&[Edit::LogEnd { number, bytes }])
             }
-            Place::Pool { .. } => Ok(()),
+            LogMedium::Pool { .. } => Ok(()),
         }
     }
 
@@ -47,9 +47,9 @@ impl CommitLog {
     fn seal_last(&self, series: &mut Series) -> Result<Option<(u64, u64)>, Failure> {
         match (series.older.last_mut(), &series.place) {
             (Some(Log::File(log)), _) => Ok(Some((log.number, log.seal()?))),
-            (Some(Log::Pool(log)), Place::Pool { pool, .. }) => {
+            (Some(Log::Pool(log)), LogMedium::Pool { pool, .. }) => {
                 // An extent is kept back for this.
-                let closed = pool.claiming(Claim::All, || log.append(&Record::Closed.bytes()));
+                let closed = pool.claiming(Claim::All, || log.append(&LogRecord::Closed.bytes()));
                 closed.map(|()| None).map_err(Failure::Refused)
             }
             _ => Ok(None),

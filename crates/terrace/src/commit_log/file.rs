@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_log::{FIRST_LSN, FileSegment, LogWriter, create_log_file, create_reserved_log_file};
 
-use super::record::Record;
+use super::record::LogRecord;
 use crate::core::Core;
 use crate::manifest::FileName;
 
@@ -62,7 +62,7 @@ impl FileLog {
         core: &Core,
         (number, mapped): (u64, bool),
         database: u64,
-        first: &Record,
+        first: &LogRecord,
     ) -> Result<FileLog> {
         let path = log_path(&core.dir, number);
         let create = if mapped { create_reserved_log_file } else { create_log_file };

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use terrace_base::{Error, Result};
 
 use super::file::FileLog;
-use super::{CommitLog, Log, Logged, Place, Record, Series};
+use super::{CommitLog, Log, LogMedium, LogRecord, Logged, Series};
 use crate::batch::WriteBatch;
 use crate::manifest::Edit;
 
@@ -77,7 +77,7 @@ impl CommitLog {
     /// stay.
     pub fn join_small(&self, host: &impl Logged, there: usize) -> Result<()> {
         let bytes = host.memtable_bytes();
-        let is_in_files = matches!(self.series.lock().place, Place::Files);
+        let is_in_files = matches!(self.series.lock().place, LogMedium::Files);
         if !are_many_and_small(there, bytes) || !is_in_files || bytes > self.policy.copy_bytes {
             return Ok(());
         }
@@ -141,20 +141,20 @@ impl CommitLog {
     /// A durable log that begins with `records`, in order, and replaces all before it.
     fn copy<E: Entry>(&self, number: u64, flushed: u64, records: &[E]) -> Result<FileLog> {
         let copied = (|| {
-            let first = Record::Restart { number, flushed };
+            let first = LogRecord::Restart { number, flushed };
             let mut log = FileLog::create(&self.core, (number, self.maps_files()), self.database, &first)?;
-            let mut append = |record: Record, sync| {
+            let mut append = |record: LogRecord, sync| {
                 log.append(&record.bytes(), 0, sync).map_err(|failure| failure.error().clone())
             };
             for run in records.chunk_by(|a, b| a.seq() + 1 == b.seq()) {
                 let mut rest = run;
                 while !rest.is_empty() {
                     let (ops, taken) = some_ops(rest, RECORD_BYTES)?;
-                    append(Record::Batch { first_seq: rest[0].seq(), ops }, false)?;
+                    append(LogRecord::Batch { first_seq: rest[0].seq(), ops }, false)?;
                     rest = &rest[taken..];
                 }
             }
-            append(Record::Complete, true)?;
+            append(LogRecord::Complete, true)?;
             Ok(log)
         })();
         copied.inspect_err(|_: &Error| self.remove_attempt(number))

@@ -10,8 +10,8 @@
 //! Promises for logs in files, whatever fails:
 //!
 //! 1. **A refused write does not come back.** Its error is returned with the log as it was before, or with the log cut
-//!    back to its last acknowledged record and left. A process that is then killed leaves no trace of the write. A power
-//!    cut may bring it back as long as no other log could be begun.
+//!    back to its last acknowledged record and left. A process that is then killed leaves no trace of the write. A
+//!    power cut may bring it back as long as no other log could be begun.
 //! 2. **A full disk refuses what does not fit, and nothing else.** An append without room leaves the log usable.
 //! 3. **A failed sync proves nothing, and neither does the next.** Whatever had not been synced may be gone from
 //!    the disk, and from the page cache too. So after a failed sync, and after an append that failed for any
@@ -63,9 +63,9 @@ use sync::sync_all;
 
 pub(crate) use first::{FirstLog, oldest_first_log};
 pub(crate) use mend::{Entry, are_many_and_small};
-pub(crate) use place::{Beside, Found, LogHome, Opened, durability};
+pub(crate) use place::{LogHome, Opened, PoolContents, durability};
 pub(crate) use pool::{Gathered, LOG_ROOTS, number_of};
-pub(crate) use record::Record;
+pub(crate) use record::LogRecord;
 pub(crate) use recover::unless_full;
 pub(crate) use replay::{Replayed, first_beginning, groups_beyond, log_files, replay, replay_files};
 pub(crate) use salvage::{gather_logs, rebuild};
@@ -131,7 +131,7 @@ pub(crate) struct CommitLog {
 /// The log being written, and the earlier ones that are still needed.
 #[derive(Debug)]
 struct Series {
-    place: Place,
+    place: LogMedium,
     current: Option<Log>,
     older: Vec<Log>,
     /// The log before the next one; zero if there was none.
@@ -143,7 +143,7 @@ struct Series {
 }
 
 #[derive(Debug)]
-enum Place {
+enum LogMedium {
     Pool { pool: Pool, log_bytes: u64 },
     Files,
 }
@@ -198,9 +198,9 @@ impl CommitLog {
         let place = match pool {
             Some((pool, log_bytes)) => {
                 pool.keep_back(0, pool.extent_bytes());
-                Place::Pool { pool: pool.clone(), log_bytes }
+                LogMedium::Pool { pool: pool.clone(), log_bytes }
             }
-            None => Place::Files,
+            None => LogMedium::Files,
         };
         let series =
             Series { place, current: None, older: Vec::new(), previous: 0, announced: 0, record: Vec::new() };
@@ -212,7 +212,7 @@ impl CommitLog {
     /// Opens the logs in the pool, oldest first.
     pub fn open_in_pool(&self, manifest: &Manifest) -> Result<()> {
         let mut series = self.series.lock();
-        let Place::Pool { pool, .. } = &series.place else { return Ok(()) };
+        let LogMedium::Pool { pool, .. } = &series.place else { return Ok(()) };
         if let Some(found) = pool::refutes(pool, manifest.state().log_number)? {
             let expected = "a manifest that knows which logs have gone";
             let found = format!("one that has lost its end: {found}; run repair");
@@ -226,7 +226,7 @@ impl CommitLog {
     /// The contents of the logs in the pool; none without a pool.
     pub fn gather(&self) -> Option<Gathered> {
         let series = self.series.lock();
-        let Place::Pool { pool, .. } = &series.place else { return None };
+        let LogMedium::Pool { pool, .. } = &series.place else { return None };
         let logs = series.older.iter().filter_map(|log| match log {
             Log::Pool(log) => Some((log.number, &log.log)),
             Log::File(_) => None,
@@ -301,14 +301,16 @@ impl CommitLog {
     /// Begins the next log. If that fails, nothing has changed.
     fn begin(&self, series: &Series, host: &impl Logged, bytes: u64) -> Result<Log> {
         let number = host.manifest().take_numbers(1).start;
-        let first = Record::Start { number, before: host.last_applied(), previous: series.previous };
+        let first = LogRecord::Start { number, before: host.last_applied(), previous: series.previous };
         match &series.place {
-            Place::Pool { pool, log_bytes } => {
+            LogMedium::Pool { pool, log_bytes } => {
                 PoolLog::create_for(pool, *log_bytes, bytes, number, &first).map(Log::Pool)
             }
-            Place::Files => FileLog::create(&self.core, (number, self.maps_files()), self.database, &first)
-                .inspect_err(|_| self.remove_attempt(number))
-                .map(Log::File),
+            LogMedium::Files => {
+                FileLog::create(&self.core, (number, self.maps_files()), self.database, &first)
+                    .inspect_err(|_| self.remove_attempt(number))
+                    .map(Log::File)
+            }
         }
     }
 
@@ -377,12 +379,14 @@ impl CommitLog {
     pub fn describe(&self) -> &'static str {
         let series = self.series.lock();
         match (&series.place, &series.current) {
-            (Place::Pool { .. }, _) => "on persistent memory",
-            (Place::Files, Some(Log::File(log))) if log.is_mapped() => "in files, written through a mapping",
-            (Place::Files, None) if self.maps_files() => {
+            (LogMedium::Pool { .. }, _) => "on persistent memory",
+            (LogMedium::Files, Some(Log::File(log))) if log.is_mapped() => {
+                "in files, written through a mapping"
+            }
+            (LogMedium::Files, None) if self.maps_files() => {
                 "in files, written through a mapping where the file system suits that"
             }
-            (Place::Files, _) => "in files, written by calls of the system",
+            (LogMedium::Files, _) => "in files, written by calls of the system",
         }
     }
 
@@ -399,14 +403,14 @@ impl CommitLog {
         let series = &mut *series;
         let needed = manifest.state().log_number;
         let is_old = |log: &Log| log.number() < needed;
-        if let Place::Pool { pool, .. } = &series.place
+        if let LogMedium::Pool { pool, .. } = &series.place
             && series.older.iter().any(is_old)
         {
             pool::note_needed(pool, needed)?;
         }
         // One after the other: if one fails, those after it are still known.
         while let Some(at) = series.older.iter().position(is_old) {
-            if let (Log::Pool(log), Place::Pool { pool, .. }) = (series.older.remove(at), &series.place) {
+            if let (Log::Pool(log), LogMedium::Pool { pool, .. }) = (series.older.remove(at), &series.place) {
                 log.remove(pool)?;
                 self.dropped.fetch_add(1, Ordering::Relaxed);
             }

@@ -9,20 +9,12 @@ use super::pool::NEEDED_ROOT;
 use crate::core::Core;
 use crate::manifest::{self, Edit, Identity, Manifest};
 use crate::options::{EngineKind, LogPlace, PoolChoice};
-use crate::pool::{self, MEDIA, MEMORY};
+use crate::pool::{self, MEDIA, MEMORY, StartState};
 use crate::tables::refuse_missing;
 
 /// A log's place, as identities name it.
 const ON_PM: &str = "pm";
 const IN_FILES: &str = "ssd";
-
-/// The state in which a database was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Found {
-    New,
-    Closed,
-    Crashed,
-}
 
 /// What was opened or made.
 #[derive(Debug)]
@@ -30,7 +22,7 @@ pub(crate) struct Opened {
     pub manifest: Manifest,
     /// The pool of the log; none if the log lies in files.
     pub pool: Option<Pool>,
-    pub found: Found,
+    pub state: StartState,
 }
 
 /// What an engine defines about its log's place.
@@ -42,12 +34,12 @@ pub(crate) struct LogHome {
     /// The first edits of a new database's manifest.
     pub first: fn() -> Vec<Edit>,
     /// The rest of the pool.
-    pub beside: Beside,
+    pub beside: PoolContents,
 }
 
 /// What an engine keeps in the pool beside logs.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Beside {
+pub(crate) struct PoolContents {
     /// Whether the engine needs a pool on persistent memory, with the log in it.
     pub is_needed: bool,
     /// Its roots.
@@ -58,9 +50,10 @@ pub(crate) struct Beside {
     pub is_used: fn(&Pool) -> bool,
 }
 
-impl Beside {
+impl PoolContents {
     /// Nothing but logs.
-    pub const NOTHING: Beside = Beside { is_needed: false, roots: &[], fill: |_| Ok(()), is_used: |_| false };
+    pub const NOTHING: PoolContents =
+        PoolContents { is_needed: false, roots: &[], fill: |_| Ok(()), is_used: |_| false };
 }
 
 impl LogHome {
@@ -147,7 +140,7 @@ impl LogHome {
         }
         manifest.take_numbers(1);
         manifest.apply(&(self.first)())?;
-        Ok(Opened { manifest, pool, found: Found::New })
+        Ok(Opened { manifest, pool, state: StartState::New })
     }
 
     /// Whether the log of the database `identity` lies in its pool.
@@ -181,20 +174,15 @@ impl LogHome {
             return self.begin(manifest, pool);
         }
         refuse_missing(core, &manifest)?;
-        let closed = if manifest.is_sealed() { Found::Closed } else { Found::Crashed };
+        let closed = if manifest.is_sealed() { StartState::Closed } else { StartState::Crashed };
         if !on_pm {
             remove_leftover_pool(core)?;
-            return Ok(Opened { manifest, pool: None, found: closed });
+            return Ok(Opened { manifest, pool: None, state: closed });
         }
-        let (pool, found) = match pool::open(core, &manifest)? {
-            pool::Found::Closed(pool) => (pool, closed),
-            pool::Found::Crashed(pool) => (pool, Found::Crashed),
-            pool::Found::Lost => {
-                let why = "a database with its log on PM has no pool in an ordinary file";
-                return Err(Error::invalid(why));
-            }
-        };
-        Ok(Opened { manifest, pool: Some(pool), found })
+        let lost = || Error::invalid("a database with its log on PM has no pool in an ordinary file");
+        let (pool, of_pool) = pool::open(core, &manifest)?.ok_or_else(lost)?;
+        let state = if of_pool == StartState::Closed { closed } else { of_pool };
+        Ok(Opened { manifest, pool: Some(pool), state })
     }
 
     fn refuse_another_place(&self, on_pm: bool) -> Result<()> {

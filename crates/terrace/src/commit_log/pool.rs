@@ -8,7 +8,7 @@ use terrace_index::kinds;
 use terrace_log::{FIRST_LSN, PmLog};
 use terrace_pmem::{Kind as PmKind, Pool};
 
-use super::record::Record;
+use super::record::LogRecord;
 use super::replay::{Read, Source, decode};
 use crate::batch::WriteBatch;
 
@@ -53,7 +53,13 @@ const OVERHEAD_BYTES: u64 = 256;
 impl PoolLog {
     /// Creates a log of `bytes`; if a record of `record` bytes needs more, or there is no room for `bytes`,
     /// of the record's size: a log that could not take it would only waste room.
-    pub fn create_for(pool: &Pool, bytes: u64, record: u64, number: u64, first: &Record) -> Result<PoolLog> {
+    pub fn create_for(
+        pool: &Pool,
+        bytes: u64,
+        record: u64,
+        number: u64,
+        first: &LogRecord,
+    ) -> Result<PoolLog> {
         let needed = record.saturating_add(OVERHEAD_BYTES);
         match PoolLog::create(pool, bytes.max(needed), number, first) {
             Err(e) if e.kind() == ErrorKind::PoolFull && bytes > needed => {
@@ -64,7 +70,7 @@ impl PoolLog {
     }
 
     /// Creates a log on a free root, with `first` as its first record.
-    pub fn create(pool: &Pool, bytes: u64, number: u64, first: &Record) -> Result<PoolLog> {
+    pub fn create(pool: &Pool, bytes: u64, number: u64, first: &LogRecord) -> Result<PoolLog> {
         let free = LOG_ROOTS.iter().find(|root| pool.root(root).is_ok_and(|head| head.is_none()));
         // Flushing frees one.
         let root = *free.ok_or_else(|| full(pool))?;
@@ -118,7 +124,7 @@ pub(crate) fn number_of(log: &PmLog) -> Option<u64> {
     let mut number = None;
     // An error only ends the reading, which has enough.
     let _ = log.visit(&mut |lsn, payload| {
-        if let (FIRST_LSN, Some(Record::Start { number: n, .. })) = (lsn, Record::decode(payload)) {
+        if let (FIRST_LSN, Some(LogRecord::Start { number: n, .. })) = (lsn, LogRecord::decode(payload)) {
             number = Some(n);
         }
         Err(Error::invalid("enough"))
@@ -127,7 +133,7 @@ pub(crate) fn number_of(log: &PmLog) -> Option<u64> {
 }
 
 /// The records of a log as far as they can be read, and the error that ended the reading.
-type Log = (Vec<Record>, Result<()>);
+type Log = (Vec<LogRecord>, Result<()>);
 
 /// Logs read from a pool, each as far as possible and with the error that ended the reading.
 #[derive(Debug, Default)]
@@ -162,7 +168,7 @@ impl Gathered {
         for (number, (records, end)) in &self.logs {
             for record in records {
                 match record {
-                    Record::Start { before, previous, .. } => match damaged.take() {
+                    LogRecord::Start { before, previous, .. } => match damaged.take() {
                         // It holds everything up to there, or did before it was damaged.
                         Some(last) if last == *previous => reached = reached.max(*before),
                         Some(_) if *before > reached => return None,
@@ -170,7 +176,7 @@ impl Gathered {
                         None if *before > reached => return (!self.lacks_some).then_some(reached),
                         _ => {}
                     },
-                    Record::Batch { first_seq, ops } => reached = reached.max(last_of(*first_seq, ops)),
+                    LogRecord::Batch { first_seq, ops } => reached = reached.max(last_of(*first_seq, ops)),
                     _ => {}
                 }
             }
@@ -187,8 +193,8 @@ impl Gathered {
         for (records, end) in self.logs.values() {
             for record in records {
                 match record {
-                    Record::Start { before, .. } if *before > readable => return readable,
-                    Record::Batch { first_seq, ops } => readable = readable.max(last_of(*first_seq, ops)),
+                    LogRecord::Start { before, .. } if *before > readable => return readable,
+                    LogRecord::Batch { first_seq, ops } => readable = readable.max(last_of(*first_seq, ops)),
                     _ => {}
                 }
             }
@@ -202,7 +208,7 @@ impl Gathered {
     /// In a pool that was closed cleanly the newest log must say so.
     pub fn check_end(&self) -> Result<()> {
         match self.logs.values().next_back() {
-            Some((records, Ok(()))) if !matches!(records.last(), Some(Record::Closed)) => {
+            Some((records, Ok(()))) if !matches!(records.last(), Some(LogRecord::Closed)) => {
                 Err(Error::corruption(&self.path, 0, "the end of a log that was closed", "an earlier one"))
             }
             _ => Ok(()),
@@ -220,7 +226,7 @@ impl Source for Gathered {
         self.logs.keys().copied().collect()
     }
 
-    fn visit(&self, number: u64, each: &mut dyn FnMut(Record) -> Result<()>) -> Result<Read> {
+    fn visit(&self, number: u64, each: &mut dyn FnMut(LogRecord) -> Result<()>) -> Result<Read> {
         let Some((records, end)) = self.logs.get(&number) else { return Ok(Read::default()) };
         records.iter().cloned().try_for_each(each)?;
         end.clone().map(|()| Read::default())
@@ -244,8 +250,8 @@ mod tests {
         let mut ops = WriteBatch::new();
         (0..writes).for_each(|_| ops.put(b"key", b"value"));
         let records = vec![
-            Record::Start { number: 1, before, previous: 0 },
-            Record::Batch { first_seq: before + 1, ops },
+            LogRecord::Start { number: 1, before, previous: 0 },
+            LogRecord::Batch { first_seq: before + 1, ops },
         ];
         (records, if is_whole { Ok(()) } else { Err(Error::invalid("damaged")) })
     }
@@ -253,7 +259,7 @@ mod tests {
     /// Logs of these numbers, each with the number of the one before it.
     fn gathered(logs: Vec<(u64, u64, Log)>) -> Gathered {
         let linked = |(number, before_it, (mut records, end)): (u64, u64, Log)| {
-            if let Some(Record::Start { previous, .. }) = records.first_mut() {
+            if let Some(LogRecord::Start { previous, .. }) = records.first_mut() {
                 *previous = before_it;
             }
             (number, (records, end))

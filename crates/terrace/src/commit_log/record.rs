@@ -14,7 +14,7 @@ mod tag {
 
 /// One record of a log.
 #[derive(Debug, Clone)]
-pub(crate) enum Record {
+pub(crate) enum LogRecord {
     /// The first of each log: its number, the last sequence number before it, and the previous log, zero if
     /// this is the first.
     Start { number: u64, before: u64, previous: u64 },
@@ -28,26 +28,26 @@ pub(crate) enum Record {
     Closed,
 }
 
-impl Record {
+impl LogRecord {
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Record::Start { number, before, previous } => {
+            LogRecord::Start { number, before, previous } => {
                 out.push(tag::START);
                 put_varint(out, *number);
                 put_varint(out, *before);
                 put_varint(out, *previous);
             }
-            Record::Batch { first_seq, ops } => {
+            LogRecord::Batch { first_seq, ops } => {
                 put_batch_head(out, *first_seq);
                 out.extend_from_slice(ops.encoded());
             }
-            Record::Restart { number, flushed } => {
+            LogRecord::Restart { number, flushed } => {
                 out.push(tag::RESTART);
                 put_varint(out, *number);
                 put_varint(out, *flushed);
             }
-            Record::Complete => out.push(tag::COMPLETE),
-            Record::Closed => out.push(tag::CLOSED),
+            LogRecord::Complete => out.push(tag::COMPLETE),
+            LogRecord::Closed => out.push(tag::CLOSED),
         }
     }
 
@@ -59,25 +59,27 @@ impl Record {
     }
 
     /// Decodes `payload`; `None` if it is no record.
-    pub fn decode(payload: &[u8]) -> Option<Record> {
+    pub fn decode(payload: &[u8]) -> Option<LogRecord> {
         let mut r = Reader::new(payload);
         let record = match r.u8()? {
-            tag::START => Record::Start { number: r.varint()?, before: r.varint()?, previous: r.varint()? },
+            tag::START => {
+                LogRecord::Start { number: r.varint()?, before: r.varint()?, previous: r.varint()? }
+            }
             tag::BATCH => {
                 let first_seq = r.varint()?;
                 let ops = WriteBatch::decode(r.rest()).filter(|ops| !ops.is_empty())?;
-                return Some(Record::Batch { first_seq, ops });
+                return Some(LogRecord::Batch { first_seq, ops });
             }
-            tag::RESTART => Record::Restart { number: r.varint()?, flushed: r.varint()? },
-            tag::COMPLETE => Record::Complete,
-            tag::CLOSED => Record::Closed,
+            tag::RESTART => LogRecord::Restart { number: r.varint()?, flushed: r.varint()? },
+            tag::COMPLETE => LogRecord::Complete,
+            tag::CLOSED => LogRecord::Closed,
             _ => return None,
         };
         r.is_empty().then_some(record)
     }
 }
 
-/// The item that only a later version knows in a payload that is no [`Record`], if that is the reason.
+/// The item that only a later version knows in a payload that is no [`LogRecord`], if that is the reason.
 pub(super) fn reserved(payload: &[u8]) -> Option<&'static str> {
     let mut r = Reader::new(payload);
     let is_batch = r.u8()? == tag::BATCH;
@@ -101,21 +103,21 @@ mod tests {
         let mut ops = WriteBatch::new();
         ops.put(b"k", b"v");
         ops.delete(b"");
-        let golden: [(Record, &[u8]); 5] = [
-            (Record::Start { number: 7, before: 300, previous: 4 }, &[0, 7, 0xac, 0x02, 4]),
-            (Record::Batch { first_seq: 301, ops }, &[1, 0xad, 0x02, 1, 1, b'k', 1, b'v', 0, 0]),
-            (Record::Restart { number: 9, flushed: 5 }, &[2, 9, 5]),
-            (Record::Complete, &[3]),
-            (Record::Closed, &[4]),
+        let golden: [(LogRecord, &[u8]); 5] = [
+            (LogRecord::Start { number: 7, before: 300, previous: 4 }, &[0, 7, 0xac, 0x02, 4]),
+            (LogRecord::Batch { first_seq: 301, ops }, &[1, 0xad, 0x02, 1, 1, b'k', 1, b'v', 0, 0]),
+            (LogRecord::Restart { number: 9, flushed: 5 }, &[2, 9, 5]),
+            (LogRecord::Complete, &[3]),
+            (LogRecord::Closed, &[4]),
         ];
         for (record, bytes) in golden {
             assert_eq!(record.bytes(), bytes);
-            assert_eq!(Record::decode(bytes).unwrap().bytes(), bytes);
+            assert_eq!(LogRecord::decode(bytes).unwrap().bytes(), bytes);
             for len in 0..bytes.len() {
                 // A batch cut between two operations is a shorter batch; the log's framing rules that out.
-                assert!(Record::decode(&bytes[..len]).is_none() || bytes[0] == 1);
+                assert!(LogRecord::decode(&bytes[..len]).is_none() || bytes[0] == 1);
             }
         }
-        assert!(Record::decode(&[5]).is_none() && Record::decode(&[3, 0]).is_none());
+        assert!(LogRecord::decode(&[5]).is_none() && LogRecord::decode(&[3, 0]).is_none());
     }
 }

@@ -3,11 +3,11 @@
 use terrace_base::{Error, Result};
 
 use super::CommitLog;
-use super::place::Found;
 use super::pool::Gathered;
 use super::replay::{Replayed, Source, replay};
 use crate::batch::WriteBatch;
 use crate::manifest::{Edit, Listing, Manifest};
+use crate::pool::StartState;
 
 impl CommitLog {
     /// Passes everything that the logs hold beyond what is flushed to `apply`, as [`replay`] does. `listing`
@@ -20,7 +20,7 @@ impl CommitLog {
     pub fn replay(
         &self,
         (manifest, listing): (&Manifest, &Listing),
-        found: Found,
+        state: StartState,
         gathered: Option<&Gathered>,
         damaged: &mut dyn FnMut(Error) -> Result<()>,
         apply: &mut dyn FnMut(u64, u64, &WriteBatch, u64) -> Result<()>,
@@ -33,12 +33,12 @@ impl CommitLog {
         };
         manifest.pass_over(source.numbers().iter().chain(&listing.dead_tables).max().copied());
         if let Some(pool) = &in_pool
-            && found == Found::Closed
+            && state == StartState::Closed
         {
             pool.check_end()?;
         }
         let replayed = replay(source, &manifest.state(), damaged, apply)?;
-        let is_doubtful = replayed.gap || found == Found::Crashed && replayed.logs > 0;
+        let is_doubtful = replayed.gap || state == StartState::Crashed && replayed.logs > 0;
         if in_pool.is_none() && is_doubtful && !self.core.options.read_only {
             self.distrust();
         }

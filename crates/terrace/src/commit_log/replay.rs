@@ -19,7 +19,7 @@ use terrace_log::{LogReader, Outline};
 use terrace_table::Kind;
 
 use super::file::log_path;
-use super::record::{self, Record};
+use super::record::{self, LogRecord};
 use crate::batch::WriteBatch;
 use crate::core::Core;
 use crate::manifest::State;
@@ -67,7 +67,7 @@ pub(crate) trait Source {
     fn numbers(&self) -> Vec<u64>;
 
     /// Passes each record of a log to `each`, in order.
-    fn visit(&self, number: u64, each: &mut dyn FnMut(Record) -> Result<()>) -> Result<Read>;
+    fn visit(&self, number: u64, each: &mut dyn FnMut(LogRecord) -> Result<()>) -> Result<Read>;
 
     /// Where a log lies.
     fn path(&self, number: u64) -> PathBuf;
@@ -94,7 +94,7 @@ impl Source for Files<'_> {
         self.numbers.clone()
     }
 
-    fn visit(&self, number: u64, each: &mut dyn FnMut(Record) -> Result<()>) -> Result<Read> {
+    fn visit(&self, number: u64, each: &mut dyn FnMut(LogRecord) -> Result<()>) -> Result<Read> {
         let path = self.path(number);
         let mut visit = |_, payload: &[u8]| decode(&path, payload).and_then(&mut *each);
         let read = if self.read_only { LogReader::look } else { LogReader::recover };
@@ -155,7 +155,7 @@ pub(crate) fn groups_beyond(core: &Core, state: &State, numbers: Vec<u64>, seq: 
     let mut last_groups = BTreeSet::new();
     for &number in &files.numbers {
         let read = files.visit(number, &mut |record| {
-            if let Record::Batch { first_seq, ops } = record {
+            if let LogRecord::Batch { first_seq, ops } = record {
                 last_groups.extend(Some(first_seq + ops.len() as u64 - 1).filter(|last| *last > seq));
             }
             Ok(())
@@ -184,8 +184,8 @@ pub(crate) fn first_beginning(source: &dyn Source) -> Result<Option<u64>> {
     Ok(None)
 }
 
-pub(super) fn decode(path: &Path, payload: &[u8]) -> Result<Record> {
-    Record::decode(payload).ok_or_else(|| match record::reserved(payload) {
+pub(super) fn decode(path: &Path, payload: &[u8]) -> Result<LogRecord> {
+    LogRecord::decode(payload).ok_or_else(|| match record::reserved(payload) {
         Some(what) => Kind::later(what, path),
         None => Error::corruption(path, 0, "a record of a commit log", "bytes that do not decode"),
     })
@@ -207,9 +207,9 @@ struct Chain<'a> {
 }
 
 /// Passes everything that the logs of `source` hold beyond what is flushed to `apply`: the number of the first
-/// log that is needed as long as the group is only in memory, the first sequence number of the group, its operations, and the number up to which they are applied already.
-/// `damaged` is asked about each damaged log; if it returns no error, the rest of that log and all that
-/// follows are left out.
+/// log that is needed as long as the group is only in memory, the first sequence number of the group, its operations,
+/// and the number up to which they are applied already. `damaged` is asked about each damaged log; if it returns no
+/// error, the rest of that log and all that follows are left out.
 pub(crate) fn replay(
     source: &dyn Source,
     state: &State,
@@ -260,9 +260,9 @@ fn beginning(source: &dyn Source, number: u64) -> Result<Begins> {
     let mut restarts = false;
     let outcome = source.visit(number, &mut |record| {
         match record {
-            Record::Start { before, previous, .. } => begins = Begins::After { before, previous },
-            Record::Restart { .. } => restarts = true,
-            Record::Complete if restarts => begins = Begins::Anew,
+            LogRecord::Start { before, previous, .. } => begins = Begins::After { before, previous },
+            LogRecord::Restart { .. } => restarts = true,
+            LogRecord::Complete if restarts => begins = Begins::Anew,
             _ => {}
         }
         Ok(())
@@ -308,14 +308,14 @@ fn check_end(source: &dyn Source, number: u64, bytes: u64, read: Read) -> Result
 /// do, so they are applied together: nothing may put a part of a group into a table while a power cut could
 /// still take the rest.
 #[derive(Default)]
-struct Run {
+struct ContiguousWrites {
     first_seq: u64,
     ops: WriteBatch,
     /// Behind the record that says that the log is whole, records are groups again.
     is_over: bool,
 }
 
-impl Run {
+impl ContiguousWrites {
     fn add(
         &mut self,
         first_seq: u64,
@@ -401,11 +401,11 @@ impl Chain<'_> {
             }
             Ok(())
         };
-        let mut run = (begins == Begins::Anew && self.source.may_lose_ends()).then(Run::default);
+        let mut run = (begins == Begins::Anew && self.source.may_lose_ends()).then(ContiguousWrites::default);
         let read = self.source.visit(number, &mut |record| match (record, &mut run) {
-            (Record::Batch { first_seq, ops }, None) => take(first_seq, &ops),
-            (Record::Batch { first_seq, ops }, Some(run)) => run.add(first_seq, &ops, &mut take),
-            (Record::Complete, Some(run)) => run.end(&mut take),
+            (LogRecord::Batch { first_seq, ops }, None) => take(first_seq, &ops),
+            (LogRecord::Batch { first_seq, ops }, Some(run)) => run.add(first_seq, &ops, &mut take),
+            (LogRecord::Complete, Some(run)) => run.end(&mut take),
             _ => Ok(()),
         })?;
         self.last = Some((number, read));

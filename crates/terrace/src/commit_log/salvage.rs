@@ -5,9 +5,9 @@ use terrace_log::PmLog;
 use terrace_pmem::Opened as Condition;
 
 use super::pool::refutes;
-use super::{Beside, Found, Gathered, LOG_ROOTS, Opened, number_of};
+use super::{Gathered, LOG_ROOTS, Opened, PoolContents, number_of};
 use crate::manifest::{Identity, Manifest, State};
-use crate::pool;
+use crate::pool::{self, StartState};
 use crate::salvage::Salvage;
 
 /// Reads the logs in the pool as far as possible.
@@ -75,7 +75,7 @@ pub(crate) fn rebuild(
     mut base: Salvage,
     state: State,
     gathered: Option<&Gathered>,
-    beside: Beside,
+    beside: PoolContents,
     replay: impl FnOnce(Opened, &mut dyn FnMut(Error) -> Result<()>) -> Result<()>,
 ) -> Result<Salvage> {
     let core = base.core.clone();
@@ -91,7 +91,7 @@ pub(crate) fn rebuild(
         base.damaged_log(&damage);
         Ok(())
     };
-    replay(Opened { manifest, pool: None, found: Found::Crashed }, &mut damaged)?;
+    replay(Opened { manifest, pool: None, state: StartState::Crashed }, &mut damaged)?;
     base.did(format!("the manifest names {tables} tables; what logs held is in tables, too"));
     if gathered.is_some() {
         let (path, media) = pool::request(&core, &identity)?;

@@ -1,10 +1,10 @@
 //! How much to throttle a writer, so that none ever has to stop.
 //!
 //! Three things can run out: the time until the flush of the previous memtable ends, the room in the pool, and
-//! the room that garbage in tables may take while compactions are behind. Each throttles writers a little when it begins to and much when it has nearly run out, along a square: the
-//! delay and its slope start at zero, so that writers settle at the speed of the background work. The delay
-//! is in proportion to the bytes written, so that one large batch pays what many small writes of the same
-//! size pay.
+//! the room that garbage in tables may take while compactions are behind. Each throttles writers a little when it
+//! begins to and much when it has nearly run out, along a square: the delay and its slope start at zero, so that
+//! writers settle at the speed of the background work. The delay is in proportion to the bytes written, so that one
+//! large batch pays what many small writes of the same size pay.
 //!
 //! The duration of a flush is known, and writers that are ahead of it are throttled in proportion to that. A
 //! delay by bytes alone would be too short for small records, which cost a flush more for each byte: writers

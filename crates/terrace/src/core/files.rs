@@ -57,18 +57,18 @@ struct TableFile {
 
 impl TableFile {
     /// A missing table is damage.
-    fn told<T>(&self, outcome: Result<T>) -> Result<T> {
+    fn missing_is_damage<T>(&self, outcome: Result<T>) -> Result<T> {
         outcome.map_err(|e| if is_gone(&e) { missing_table(self.path()) } else { e })
     }
 }
 
 impl ReadFile for TableFile {
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.told(self.file.read_at(offset, buf))
+        self.missing_is_damage(self.file.read_at(offset, buf))
     }
 
     fn read_many(&self, reads: &mut [(u64, &mut [u8])]) -> Result<()> {
-        self.told(self.file.read_many(reads))
+        self.missing_is_damage(self.file.read_many(reads))
     }
 
     fn will_need(&self, offset: u64, len: u64) {
@@ -80,7 +80,7 @@ impl ReadFile for TableFile {
     }
 
     fn past_cache(&self) -> Result<Option<Arc<dyn ReadFile>>> {
-        self.told(self.file.past_cache())
+        self.missing_is_damage(self.file.past_cache())
     }
 
     fn len(&self) -> u64 {

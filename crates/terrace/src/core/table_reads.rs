@@ -123,7 +123,7 @@ impl TableReader {
     }
 
     /// The current way of reading and its reason, in words, and the figures of mappings.
-    pub fn told(&self) -> (String, MapFigures) {
+    pub fn describe(&self) -> (String, MapFigures) {
         let (is_mapped, is_auto) = (self.maps.is_wanted(), self.choice == TableReads::Auto);
         let words = match (is_mapped, is_auto) {
             (true, false) => "through mappings, as asked",
@@ -170,7 +170,7 @@ mod tests {
         let is_mapped = |available: Option<u64>, now: u64, bytes: u64| {
             fs.set_available_memory(available);
             reader.decide(&fs, Duration::from_millis(now), bytes);
-            (reader.maps().is_wanted(), reader.told().0.split(':').next().map(str::to_owned))
+            (reader.maps().is_wanted(), reader.describe().0.split(':').next().map(str::to_owned))
         };
         let (maps, calls) = (Some("through mappings".to_string()), Some("by calls".to_string()));
         assert_eq!(is_mapped(None, 0, 1 << 40), (true, maps.clone()));

@@ -260,7 +260,7 @@ impl Db {
         stats.ssd.syncs = io.syncs;
         (stats.ssd.open_tables, stats.ssd.obsolete_files) = core.files.figures();
         core.reconsider_reads();
-        let (table_reads, maps) = core.table_reader.told();
+        let (table_reads, maps) = core.table_reader.describe();
         stats.table_reads = table_reads;
         (stats.ssd.mapped_tables, stats.ssd.mapped_bytes) = (maps.count, maps.bytes);
         (stats.ssd.mapped_resident, stats.ssd.failed_maps) = (maps.resident, maps.failed);

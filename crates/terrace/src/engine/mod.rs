@@ -4,7 +4,7 @@
 mod lab;
 mod lsm;
 mod pm;
-pub(crate) mod slm;
+mod slm;
 mod split;
 mod sptree;
 mod tlsm;
@@ -14,7 +14,6 @@ mod wip;
 use std::sync::Arc;
 
 use terrace_base::Result;
-use terrace_index::{SpTree, TurboHash};
 
 use crate::core::Core;
 use crate::core::engine::Engine;
@@ -22,9 +21,11 @@ use crate::options::EngineKind;
 use crate::pool;
 use crate::salvage::Salvage;
 
-use split::SplitTree;
+use split::Split;
 pub use split::{InSlots, SlotsFile};
 pub(crate) use split::{decode_slots, sound_slots};
+use sptree::Sptree;
+use turbo::Turbo;
 
 /// Opens an engine's data, or creates it.
 type Open = fn(Arc<Core>) -> Result<(Arc<dyn Engine>, u64)>;
@@ -38,10 +39,10 @@ fn registered(engine: EngineKind) -> (Open, Repair) {
         EngineKind::Lsm => (lsm::open, lsm::repair),
         EngineKind::Lab => (lab::open, lab::repair),
         EngineKind::Tlsm => (tlsm::open, tlsm::repair),
-        EngineKind::Turbo => (pm::open::<TurboHash>, pm::repair::<TurboHash>),
+        EngineKind::Turbo => (pm::open::<Turbo>, pm::repair::<Turbo>),
         EngineKind::Wip => (wip::open, wip::repair),
-        EngineKind::Split => (pm::open::<SplitTree>, pm::repair::<SplitTree>),
-        EngineKind::Sptree => (pm::open::<SpTree>, pm::repair::<SpTree>),
+        EngineKind::Split => (pm::open::<Split>, pm::repair::<Split>),
+        EngineKind::Sptree => (pm::open::<Sptree>, pm::repair::<Sptree>),
     }
 }
 

@@ -21,7 +21,7 @@ use terrace_pmem::Marks;
 use terrace_table::{Cursor, Entry, Kind};
 
 use super::LeveledTree;
-use super::change::{Change, Relocations};
+use super::change::{LevelsEdit, Relocations};
 use crate::batch::Op;
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
@@ -165,7 +165,10 @@ pub(crate) trait Stage: Debug + Send + Sync + Sized + 'static {
     /// Flushes `memtable`, the oldest: what the stage does not keep goes to level 0
     /// ([`LeveledTree::to_level_0`]). What it keeps is durable on return; the change is put into the manifest
     /// in one group with the end of the memtable's log.
-    fn flush<B: WriteBuffer<Stage = Self>>(tree: &LeveledTree<B>, memtable: &B::Memtable) -> Result<Change>;
+    fn flush<B: WriteBuffer<Stage = Self>>(
+        tree: &LeveledTree<B>,
+        memtable: &B::Memtable,
+    ) -> Result<LevelsEdit>;
 
     /// Moves what is to leave to level 0. The runs of the last flush are there, and no other new ones.
     fn evict<B: WriteBuffer<Stage = Self>>(_tree: &LeveledTree<B>) -> Result<()> {
@@ -272,7 +275,10 @@ impl Stage for () {
         Vec::new()
     }
 
-    fn flush<B: WriteBuffer<Stage = Self>>(tree: &LeveledTree<B>, memtable: &B::Memtable) -> Result<Change> {
+    fn flush<B: WriteBuffer<Stage = Self>>(
+        tree: &LeveledTree<B>,
+        memtable: &B::Memtable,
+    ) -> Result<LevelsEdit> {
         tree.to_level_0(|add| memtable.visit(add))
     }
 

@@ -18,7 +18,7 @@ use crate::manifest::Edit;
 
 /// A change under construction.
 #[derive(Debug, Default)]
-pub(crate) struct Change {
+pub(crate) struct LevelsEdit {
     /// Further edits for the manifest.
     pub edits: Vec<Edit>,
     runs: RunChange,
@@ -36,7 +36,7 @@ pub(crate) struct Relocations {
     pub gone: BTreeSet<u64>,
 }
 
-impl Change {
+impl LevelsEdit {
     /// Adds the runs that a flush or a compaction has written to `level`.
     pub fn add(&mut self, level: usize, mut runs: Vec<Written>) {
         for run in &mut runs {
@@ -73,14 +73,14 @@ impl<B: WriteBuffer> LeveledTree<B> {
     /// Applies `change` and shows its runs to readers; `leaves` is the memtable whose contents they hold. The
     /// new runs, which are whole and durable, are opened first, so that nothing fails once they are in the
     /// manifest.
-    pub(super) fn install(&self, mut change: Change, leaves: Option<&Arc<B::Memtable>>) -> Result<()> {
+    pub(super) fn install(&self, mut change: LevelsEdit, leaves: Option<&Arc<B::Memtable>>) -> Result<()> {
         let relocations = std::mem::take(&mut change.relocations);
         self.install_runs(change, leaves)?;
         B::Stage::placed(self, &relocations);
         Ok(())
     }
 
-    fn install_runs(&self, mut change: Change, leaves: Option<&Arc<B::Memtable>>) -> Result<()> {
+    fn install_runs(&self, mut change: LevelsEdit, leaves: Option<&Arc<B::Memtable>>) -> Result<()> {
         let made = change.runs.open(&self.runs)?;
         let _alone = self.changing.lock();
         let levels = Arc::new(self.levels_after(&change.runs, &made)?);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use terrace_base::{Error, ErrorKind, Result};
 
-use super::change::Change;
+use super::change::LevelsEdit;
 use super::merge::{Merge, Merged};
 use super::task::Task;
 use super::{LeveledTree, Stage, WriteBuffer};
@@ -95,7 +95,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
     }
 
     fn run_task(&self, task: &Task, levels: &Arc<Levels>, patience: Patience) -> Result<()> {
-        let (pick, mut change) = (&task.pick, Change::default());
+        let (pick, mut change) = (&task.pick, LevelsEdit::default());
         if pick.is_move {
             change.move_to(pick.output, pick.inputs.iter().copied());
             return self.install(change, None);
@@ -117,23 +117,15 @@ impl<B: WriteBuffer> LeveledTree<B> {
         self.core.counters.count_compaction(pick.output, bytes);
         running.done(bytes);
         task.count(self.runs.lists());
-        self.remove_merged(pick);
+        let max_seq = |number| self.runs.get(number).map_or(0, |run| run.meta().max_seq);
+        let inputs = pick.inputs.iter().map(|number| (max_seq(*number), *number));
+        self.runs.remove_merged(&pick.next, inputs.collect());
         Ok(())
     }
 
     fn falls_back(&self, task: &Task) -> bool {
         let tiering = self.runs.lists().map(|lists| lists.options.tiering);
         task.kind == RunKind::List && !task.may_wait() && tiering.is_some_and(Tiering::falls_back)
-    }
-
-    /// Removes the inputs, the oldest first: if only some of them are gone after a crash, and the manifest is
-    /// lost, no tombstone is missing above what it hides.
-    fn remove_merged(&self, pick: &Pick) {
-        let max_seq = |number: &u64| self.runs.get(*number).map_or(0, |run| run.meta().max_seq);
-        let mut gone = pick.inputs.clone();
-        gone.sort_by_key(max_seq);
-        gone.splice(..0, pick.next.iter().copied());
-        self.runs.remove(&gone);
     }
 
     /// The runs written, and the keys in the inputs that the stage had been told of.

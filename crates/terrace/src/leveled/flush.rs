@@ -8,7 +8,7 @@ use std::sync::Arc;
 use terrace_base::{ErrorKind, Result};
 use terrace_table::Kind;
 
-use super::change::Change;
+use super::change::LevelsEdit;
 use super::{LeveledTree, Memtable, Stage, WriteBuffer};
 use crate::compaction::leveled::RunKind;
 use crate::levels::list_writer::ListJob;
@@ -46,9 +46,9 @@ impl<B: WriteBuffer> LeveledTree<B> {
         Ok(())
     }
 
-    /// Puts what a stage has written onto level 0, before anything that it replaces leaves the stage. Returns the highest
-    /// number of a run that this adds.
-    pub fn put(&self, change: Change) -> Result<Option<u64>> {
+    /// Puts what a stage has written onto level 0, before anything that it replaces leaves the stage. Returns the
+    /// highest number of a run that this adds.
+    pub fn put(&self, change: LevelsEdit) -> Result<Option<u64>> {
         let (bytes, number) = (change.bytes(), change.metas().map(|meta| meta.number).max());
         if number.is_some() {
             self.install(change, None)?;
@@ -67,7 +67,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
     /// Writes those of some versions that a reader may still see to level 0. `versions` receives a function
     /// that takes them in order: keys ascending, each key's newest version first. No version older than any
     /// of them lies above level 0. It may be called twice.
-    pub fn to_level_0(&self, mut versions: impl FnMut(&mut Add<'_>) -> Result<()>) -> Result<Change> {
+    pub fn to_level_0(&self, mut versions: impl FnMut(&mut Add<'_>) -> Result<()>) -> Result<LevelsEdit> {
         let Some(lists) = self.runs.lists() else { return self.to_level_0_noting(None, versions) };
         match self.write_level_0(RunKind::List, None, &mut versions) {
             // Output without room in persistent memory becomes a table.
@@ -83,7 +83,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         &'a self,
         wanted: Option<Box<Wanted<'a>>>,
         versions: impl FnOnce(&mut Add<'_>) -> Result<()>,
-    ) -> Result<Change> {
+    ) -> Result<LevelsEdit> {
         self.write_level_0(RunKind::Table, wanted, versions)
     }
 
@@ -92,7 +92,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         kind: RunKind,
         wanted: Option<Box<Wanted<'a>>>,
         versions: impl FnOnce(&mut Add<'_>) -> Result<()>,
-    ) -> Result<Change> {
+    ) -> Result<LevelsEdit> {
         // Listed after all of them became visible: a later snapshot needs nothing older.
         let held = self.core.snapshots.list();
         let levels = self.readable().levels.clone();
@@ -111,7 +111,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
             true => outputs.add(key, seq, kind, value),
             false => Ok(()),
         })?;
-        let mut change = Change::default();
+        let mut change = LevelsEdit::default();
         change.add(0, outputs.finish()?);
         Ok(change)
     }

@@ -101,7 +101,7 @@ impl Merge {
     pub fn work<B: WriteBuffer>(&self, tree: &LeveledTree<B>) {
         loop {
             let Some(part) = self.todo.lock().pop_front() else { return };
-            let mut ending = Ending { merge: self, ordinal: part.ordinal, outcome: None };
+            let mut ending = PartGuard { merge: self, ordinal: part.ordinal, outcome: None };
             // Dropped before `ending` is.
             let Some(sources) = self.sources.lock().clone() else { return };
             ending.outcome = Some(self.merge_part(tree, &sources, &part));
@@ -202,13 +202,13 @@ impl Merge {
 }
 
 /// Counts a part as done, however it ends.
-struct Ending<'a> {
+struct PartGuard<'a> {
     merge: &'a Merge,
     ordinal: usize,
     outcome: Option<Result<Merged>>,
 }
 
-impl Drop for Ending<'_> {
+impl Drop for PartGuard<'_> {
     fn drop(&mut self) {
         let outcome = self.outcome.take();
         let outcome = outcome.unwrap_or_else(|| Err(Error::invalid("a part of a compaction panicked")));

@@ -72,7 +72,7 @@ use crate::pool;
 use crate::tables::WriterOptions;
 
 pub(crate) use buffer::{Memtable, MergePart, Moment, Stage, Watched, WriteBuffer};
-pub(crate) use change::{Change, Relocations};
+pub(crate) use change::{LevelsEdit, Relocations};
 pub(crate) use flush::Add;
 pub(crate) use options::{policy, settings, table_options};
 pub(crate) use repair::{PlacedRun, gather_runs};

@@ -90,7 +90,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
             return Box::new(self.walk_of(&self.readable(), &Moment::forever(), at, direction));
         }
         let tree = self.me.clone();
-        Box::new(StagedWalk { tree, at, direction, from: Bound::Unbounded, part: None, passed: 0 })
+        Box::new(StagedIter { tree, at, direction, from: Bound::Unbounded, part: None, passed: 0 })
     }
 
     fn walk_of(
@@ -147,7 +147,7 @@ fn in_memtables<M: Memtable, T>(
 
 /// A walk during which versions may leave the stage. Whenever the readable set differs from the one with
 /// which a part began, the next part continues from the last key returned. Its snapshot is held throughout.
-struct StagedWalk<B: WriteBuffer> {
+struct StagedIter<B: WriteBuffer> {
     tree: Weak<LeveledTree<B>>,
     at: u64,
     direction: Direction,
@@ -158,7 +158,7 @@ struct StagedWalk<B: WriteBuffer> {
     passed: u64,
 }
 
-impl<B: WriteBuffer> StagedWalk<B> {
+impl<B: WriteBuffer> StagedIter<B> {
     /// The walk's current part, begun if there is none.
     fn part(&mut self) -> Result<&mut (MergedIter, Arc<Moment>)> {
         if self.part.is_none() {
@@ -172,7 +172,7 @@ impl<B: WriteBuffer> StagedWalk<B> {
     }
 }
 
-impl<B: WriteBuffer> EngineIter for StagedWalk<B> {
+impl<B: WriteBuffer> EngineIter for StagedIter<B> {
     fn seek(&mut self, bound: Bound<&[u8]>) -> Result<()> {
         self.from = bound.map(<[u8]>::to_vec);
         self.part = None;

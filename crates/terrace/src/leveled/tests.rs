@@ -17,7 +17,7 @@ use terrace_pmem::{Granularity, Kind as PmKind, Marks, MemMedia, Pool, PoolOptio
 use terrace_table::{Cursor, Entry, Kind, TableOptions};
 
 use super::buffer::Moment;
-use super::change::Change;
+use super::change::LevelsEdit;
 use super::{LeveledTree, Memtable, Parts, Settings, Stage, WriteBuffer};
 use crate::batch::{Op, WriteBatch};
 use crate::compaction::leveled::tests::policies;
@@ -185,7 +185,10 @@ impl Stage for Favourites {
         vec![Box::new(self.kept.cursor())]
     }
 
-    fn flush<B: WriteBuffer<Stage = Self>>(tree: &LeveledTree<B>, memtable: &B::Memtable) -> Result<Change> {
+    fn flush<B: WriteBuffer<Stage = Self>>(
+        tree: &LeveledTree<B>,
+        memtable: &B::Memtable,
+    ) -> Result<LevelsEdit> {
         let kept = &tree.buffer.stage().kept;
         tree.to_level_0(|add| {
             memtable.visit(|key, seq, kind, value| {
@@ -220,7 +223,10 @@ impl Stage for InPool {
         Vec::new()
     }
 
-    fn flush<B: WriteBuffer<Stage = Self>>(tree: &LeveledTree<B>, memtable: &B::Memtable) -> Result<Change> {
+    fn flush<B: WriteBuffer<Stage = Self>>(
+        tree: &LeveledTree<B>,
+        memtable: &B::Memtable,
+    ) -> Result<LevelsEdit> {
         tree.to_level_0(|add| memtable.visit(add))
     }
 

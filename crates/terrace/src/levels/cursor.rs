@@ -4,7 +4,7 @@ use bytes::Bytes;
 use terrace_base::Result;
 use terrace_table::{Cursor, Kind, Position};
 
-use super::row::{Place, Row};
+use super::row::{Row, RowPosition};
 use super::run::{Passed, RunCursor};
 
 /// A cursor over runs that do not overlap, in order. Only the current run has its own cursor.
@@ -13,7 +13,7 @@ use super::run::{Passed, RunCursor};
 #[derive(Debug)]
 pub(crate) struct LevelCursor {
     runs: Row,
-    at: Place,
+    at: RowPosition,
     inner: Option<RunCursor>,
     fill_cache: bool,
     readahead: usize,
@@ -32,7 +32,7 @@ impl LevelCursor {
     }
 
     /// Goes to run `at` and has `moves` position its cursor; nowhere if there is no such run.
-    fn enter(&mut self, at: Place, moves: impl FnOnce(&mut RunCursor) -> Result<()>) -> Result<()> {
+    fn enter(&mut self, at: RowPosition, moves: impl FnOnce(&mut RunCursor) -> Result<()>) -> Result<()> {
         if self.inner.is_none() || self.at != at {
             let (fill_cache, readahead) = (self.fill_cache, self.readahead);
             self.inner = self.runs.get(at).map(|run| run.cursor_past(&self.passed, fill_cache, readahead));

@@ -9,37 +9,37 @@ use super::lists::ListRun;
 
 /// A position in a list.
 #[derive(Debug)]
-pub(crate) enum ListCursor {
+pub(crate) enum ListRunCursor {
     /// In a list.
     At(PmCursor),
     /// In an unreadable list: every move returns this error.
     Damaged(Error),
 }
 
-impl ListCursor {
-    pub fn new(run: &ListRun) -> ListCursor {
+impl ListRunCursor {
+    pub fn new(run: &ListRun) -> ListRunCursor {
         match run.list() {
-            Ok(list) => ListCursor::At(list.cursor()),
-            Err(e) => ListCursor::Damaged(e),
+            Ok(list) => ListRunCursor::At(list.cursor()),
+            Err(e) => ListRunCursor::Damaged(e),
         }
     }
 
     fn moved(&mut self, moves: impl FnOnce(&mut PmCursor) -> Result<()>) -> Result<()> {
         match self {
-            ListCursor::At(cursor) => moves(cursor),
-            ListCursor::Damaged(e) => Err(e.clone()),
+            ListRunCursor::At(cursor) => moves(cursor),
+            ListRunCursor::Damaged(e) => Err(e.clone()),
         }
     }
 
     fn at(&self) -> Option<&PmCursor> {
         match self {
-            ListCursor::At(cursor) if cursor.valid() => Some(cursor),
+            ListRunCursor::At(cursor) if cursor.valid() => Some(cursor),
             _ => None,
         }
     }
 }
 
-impl Cursor for ListCursor {
+impl Cursor for ListRunCursor {
     fn valid(&self) -> bool {
         self.at().is_some()
     }

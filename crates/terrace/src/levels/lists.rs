@@ -50,8 +50,8 @@ pub(crate) struct ListStore {
     runs: Mutex<BTreeMap<u64, Arc<ListRun>>>,
     /// Lists that a failed group of edits names: they stay until the manifest has decided about it.
     undecided: Mutex<Vec<Arc<ListRun>>>,
-    /// Lists that an opening found and that the manifest does not name, as long as it may take that back or may have lost its
-    /// end: they are treated as named.
+    /// Lists that an opening found and that the manifest does not name, as long as it may take that back or may have
+    /// lost its end: they are treated as named.
     unnamed: Mutex<Vec<PmList>>,
     /// The unnamed lists are known to be unnecessary.
     is_proved: AtomicBool,

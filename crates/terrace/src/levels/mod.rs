@@ -41,7 +41,7 @@ use crate::manifest::State;
 
 use cursor::LevelCursor;
 use many::Search;
-use row::{Place, Row};
+use row::{Row, RowPosition};
 use run::Run;
 
 /// The most bytes that a reader's cursor reads ahead.
@@ -216,7 +216,7 @@ impl Levels {
 #[derive(Debug, Default)]
 struct Reached {
     level: usize,
-    place: Place,
+    place: RowPosition,
 }
 
 /// Bytes of each run that are known to be stale; a run without an entry has none.

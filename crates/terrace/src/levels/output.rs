@@ -1,4 +1,5 @@
-//! Writing the runs of a flush or a compaction, one after the other as each fills up: tables, or lists in persistent memory.
+//! Writing the runs of a flush or a compaction, one after the other as each fills up: tables, or lists in persistent
+//! memory.
 //!
 //! A finished table is synced, though neither its name nor any word of it is in the manifest: [`Outputs::finish`]
 //! makes the names durable, and the caller does the rest.

@@ -28,7 +28,7 @@ pub(crate) struct Row {
 
 /// A run's position in a row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct RowPosition {
     piece: usize,
     at: usize,
 }
@@ -74,36 +74,40 @@ impl Row {
         self.pieces.iter().flat_map(|piece| piece.iter())
     }
 
-    pub fn get(&self, place: Place) -> Option<&Run> {
+    pub fn get(&self, place: RowPosition) -> Option<&Run> {
         self.pieces.get(place.piece)?.get(place.at)
     }
 
     /// The place of the first run for which `before` is false, or the end if there is none; `before` must be
     /// true for all runs before that one.
-    pub fn partition(&self, before: impl Fn(&Run) -> bool) -> Place {
+    pub fn partition(&self, before: impl Fn(&Run) -> bool) -> RowPosition {
         let piece = self.pieces.partition_point(|piece| piece.last().is_some_and(&before));
         let at = self.pieces.get(piece).map_or(0, |runs| runs.partition_point(|run| before(run)));
-        Place { piece, at }
+        RowPosition { piece, at }
     }
 
     /// The first run's place.
-    pub fn first(&self) -> Place {
-        Place::default()
+    pub fn first(&self) -> RowPosition {
+        RowPosition::default()
     }
 
     /// The place after that of a run.
-    pub fn after(&self, place: Place) -> Place {
+    pub fn after(&self, place: RowPosition) -> RowPosition {
         let is_last = self.pieces.get(place.piece).is_none_or(|piece| place.at + 1 >= piece.len());
-        if is_last { Place { piece: place.piece + 1, at: 0 } } else { Place { at: place.at + 1, ..place } }
+        if is_last {
+            RowPosition { piece: place.piece + 1, at: 0 }
+        } else {
+            RowPosition { at: place.at + 1, ..place }
+        }
     }
 
     /// The place before one; none before the first.
-    pub fn before(&self, place: Place) -> Option<Place> {
+    pub fn before(&self, place: RowPosition) -> Option<RowPosition> {
         if let Some(at) = place.at.checked_sub(1) {
-            return Some(Place { at, ..place });
+            return Some(RowPosition { at, ..place });
         }
         let piece = place.piece.checked_sub(1)?;
-        Some(Place { piece, at: self.pieces.get(piece)?.len() - 1 })
+        Some(RowPosition { piece, at: self.pieces.get(piece)?.len() - 1 })
     }
 
     /// Removes `run`, which must be in it.
@@ -131,7 +135,7 @@ impl Row {
         match pieces.len().checked_sub(1) {
             None => return pieces.push(Arc::new(vec![run])),
             // After the very last one.
-            Some(last) if place.piece > last => place = Place { piece: last, at: pieces[last].len() },
+            Some(last) if place.piece > last => place = RowPosition { piece: last, at: pieces[last].len() },
             Some(_) => {}
         }
         let piece = Arc::make_mut(&mut pieces[place.piece]);
@@ -144,7 +148,7 @@ impl Row {
     }
 
     /// Whether the runs of the piece at `place` and the next one are in the order of `level`.
-    fn is_in_order_around(&self, level: usize, place: Place) -> bool {
+    fn is_in_order_around(&self, level: usize, place: RowPosition) -> bool {
         let pieces = self.pieces.iter().skip(place.piece).take(2);
         let runs: Vec<&Run> = pieces.flat_map(|piece| piece.iter()).collect();
         runs.is_sorted_by(|a, b| order(level, a, b).is_lt())

@@ -21,7 +21,7 @@ use terrace_base::Result;
 use terrace_base::trail::{self, Touch};
 use terrace_table::{Cursor, Entry, Kind, PassedBlocks, Position, Table, TableCursor, TableMeta};
 
-use super::list_cursor::ListCursor;
+use super::list_cursor::ListRunCursor;
 use super::lists::{ListRun, ListStore, MadeList};
 use crate::core::Core;
 use crate::manifest::Manifest;
@@ -84,7 +84,7 @@ impl Run {
     pub fn cursor(&self, fill_cache: bool, readahead: usize) -> RunCursor {
         match self {
             Run::Table(table) => RunCursor::Table(table.cursor(fill_cache, readahead)),
-            Run::List(list) => RunCursor::List(ListCursor::new(list)),
+            Run::List(list) => RunCursor::List(ListRunCursor::new(list)),
         }
     }
 
@@ -190,6 +190,15 @@ impl Runs {
         let files: Vec<u64> = numbers.iter().copied().filter(|number| !is_list(number)).collect();
         self.tables.remove(&files);
     }
+
+    /// Removes what a merge has replaced: the runs `below` its inputs, then the inputs, each with its highest sequence
+    /// number, the oldest first. If only some of them are gone after a crash, and the manifest is lost, no tombstone
+    /// is missing above what it hides.
+    pub fn remove_merged(&self, below: &[u64], mut inputs: Vec<(u64, u64)>) {
+        inputs.sort_unstable();
+        let inputs = inputs.into_iter().map(|(_, number)| number);
+        self.remove(&below.iter().copied().chain(inputs).collect::<Vec<_>>());
+    }
 }
 
 /// A position in a run, which it keeps alive.
@@ -200,7 +209,7 @@ impl Runs {
 )]
 pub(crate) enum RunCursor {
     Table(TableCursor),
-    List(ListCursor),
+    List(ListRunCursor),
 }
 
 /// Calls the cursor of either kind.

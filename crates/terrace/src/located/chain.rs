@@ -93,6 +93,10 @@ pub(crate) struct Chain {
 impl Chain {
     /// Writes the chain, durable but not yet linked; returns its offset.
     pub fn store(&self, pool: &Pool) -> Result<u64> {
+        debug_assert!(
+            self.versions.is_sorted_by(|a, b| a.seq >= b.lowest()),
+            "a chain lists the newest first"
+        );
         let encoded = self.encode();
         let slot = pool.reserve(CHAIN_KIND, encoded.len() as u64)?;
         pool.copy_flush(slot.offset, &encoded);

@@ -10,7 +10,7 @@ use terrace_index::PointIndex;
 use terrace_table::Position;
 
 use super::Located;
-use super::moves::{Change, Move};
+use super::moves::{Move, MoveTarget};
 
 /// First byte of a move: the key's word changes.
 const OF_WORD: u8 = 0;
@@ -70,11 +70,11 @@ impl Move<'_> {
     /// the tables that gained and that lost a version, and the key.
     fn encode(&self, out: &mut Vec<u8>) {
         let new = match self.change {
-            Change::Location(word) => {
+            MoveTarget::Location(word) => {
                 out.push(OF_WORD);
                 word
             }
-            Change::InChain { index, to, .. } => {
+            MoveTarget::InChain { index, to, .. } => {
                 out.push(IN_CHAIN);
                 put_varint(out, index as u64);
                 to.word()
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn records_are_the_documented_bytes_and_come_back() {
         let to = Position::new(2, 16, 512).unwrap();
-        let change = Change::InChain { chain: 4096, index: 1, to };
+        let change = MoveTarget::InChain { chain: 4096, index: 1, to };
         let numbers = |of: &[u64]| of.iter().copied().collect::<Numbers>();
         let moved = Move { key: b"key", old: 300, change, born: numbers(&[2]), died: numbers(&[1, 130]) };
         let new = [0x81, 0x82, 0x80, 0x80, 0x80, 0x04];
@@ -301,7 +301,7 @@ mod tests {
             .map(|old| Move {
                 key: &key,
                 old,
-                change: Change::Location(old + 1),
+                change: MoveTarget::Location(old + 1),
                 born: Numbers::default(),
                 died: Numbers::default(),
             })

@@ -79,7 +79,7 @@ pub(crate) struct JobRun<'a> {
 
 /// A job whose work is done and whose end may not be in the manifest yet.
 #[derive(Debug)]
-pub(super) struct Ending {
+pub(super) struct EndedJob {
     id: u64,
     root: &'static str,
     log: PmLog,
@@ -236,9 +236,9 @@ impl<'a> JobRun<'a> {
         if self.job.log.len() < self.job.limit {
             return Ok(());
         }
-        let told = self.told();
+        let sums = self.sum_of_moves();
         let job = &mut self.job;
-        match self.located.begin_log(job.root, job.id, &told) {
+        match self.located.begin_log(job.root, job.id, &sums) {
             Ok(log) => {
                 job.limit = self.located.log_limit(&log);
                 std::mem::replace(&mut job.log, log).free()
@@ -254,12 +254,12 @@ impl<'a> JobRun<'a> {
 
     /// The sum of the moves in the log: what arrived in the index, less what died. Versions that were dead on
     /// arrival are in both, and in no move.
-    fn told(&self) -> BTreeMap<u64, i64> {
-        let mut told = self.job.deltas.clone();
+    fn sum_of_moves(&self) -> BTreeMap<u64, i64> {
+        let mut sums = self.job.deltas.clone();
         for (number, (_, arrived)) in &self.job.outputs {
-            *told.entry(*number).or_default() += *arrived as i64;
+            *sums.entry(*number).or_default() += *arrived as i64;
         }
-        told
+        sums
     }
 
     fn publish_in_turn(&mut self, moves: &mut Moves<'_, '_>, applied: &mut u64) -> Result<()> {
@@ -282,13 +282,13 @@ impl<'a> JobRun<'a> {
         let unused = if all_is_elsewhere { job.unused() } else { Vec::new() };
         let deltas = job.uncounted();
         let edits = removals(&unused);
-        located.end_job(Ending { id: job.id, root: job.root, log: job.log, deltas, unused }, || edits)
+        located.end_job(EndedJob { id: job.id, root: job.root, log: job.log, deltas, unused }, || edits)
     }
 
     /// Ends the job: `edits` and the counts in one manifest group, then the log is removed.
     pub fn finish(self, edits: impl FnOnce() -> Vec<Edit>) -> Result<()> {
         let JobRun { located, job: Job { id, root, log, deltas, .. } } = self;
-        located.end_job(Ending { id, root, log, deltas, unused: Vec::new() }, edits)
+        located.end_job(EndedJob { id, root, log, deltas, unused: Vec::new() }, edits)
     }
 
     /// Puts `edits`, the counts and the job's end into the manifest, or rests.
@@ -320,7 +320,7 @@ fn removals(numbers: &[u64]) -> Vec<Edit> {
 
 impl Located {
     /// Ends a job, or keeps it for [`retry_endings`](Self::retry_endings).
-    fn end_job(&self, ending: Ending, edits: impl FnOnce() -> Vec<Edit>) -> Result<()> {
+    fn end_job(&self, ending: EndedJob, edits: impl FnOnce() -> Vec<Edit>) -> Result<()> {
         match self.commit_job(ending.id, edits, &ending.deltas) {
             Ok(()) => self.ended(ending),
             Err(e) => {
@@ -330,7 +330,7 @@ impl Located {
         }
     }
 
-    fn ended(&self, ending: Ending) -> Result<()> {
+    fn ended(&self, ending: EndedJob) -> Result<()> {
         self.tables.remove(&ending.unused);
         self.drop_log(ending.root, ending.log)
     }

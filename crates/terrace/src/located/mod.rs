@@ -13,13 +13,22 @@
 //! | `recover.rs` | ends the jobs that a crash cut short; marks what the words and the logs hold of the pool |
 //!
 //! A location is a block of a table ([`Position`]), and the counts are of live versions in each table. The
-//! top two bits of a word give the meaning of the rest (`docs/formats/slm.md`); an engine with further places
-//! for a value uses those that the index leaves free in a location.
+//! top two bits of a word give the meaning of the rest (`docs/formats/slm.md`).
 //!
-//! Chains and the versions of `engine/pm/versions.rs` are two schemes, and both stay. There a version *is* its record in
-//! the pool: a link from record to record costs one word, and older versions are freed one at a time. Here versions lie in
-//! tables, which do not change, so the list is separate, and is rewritten as a whole when a version is
+//! Chains and the versions of `engine/pm/versions.rs` are two schemes, and both stay. There a version *is* its record
+//! in the pool: a link from record to record costs one word, and older versions are freed one at a time. Here versions
+//! lie in tables, which do not change, so the list is separate, and is rewritten as a whole when a version is
 //! dropped.
+//!
+//! Only `slm` stands on this part. `split` has one word for every key, too, and tables beside the pool, but stands on
+//! `engine/pm/`, because words change differently there. In `slm` only jobs change them: a flush or a compaction moves
+//! keys in chunks, holds `writer` for a chunk, and logs it before it is published, which makes the counts of live
+//! versions exact after a crash. Readers find newer versions in memtables meanwhile. `split` has no memtables. Each
+//! put changes its word itself, beside other writers and without a lock, by an exchange; a logged chunk under a lock
+//! would cost more than the put. So its migration is one writer among others: it replaces a word only if that is
+//! still the word of the version that it has copied. It needs no log for that, and the live entries of its tables are
+//! counted in DRAM, by a walk after an opening (`engine/split/runs.rs`). The two share the choice of what to merge
+//! (`compaction/selective/`).
 //!
 //! Invariants:
 //!
@@ -109,7 +118,7 @@ pub(crate) struct Located {
     /// Held while a job's counts and end go into the manifest.
     counting: Mutex<()>,
     /// Jobs that are done and whose end is not in the manifest.
-    endings: Mutex<Vec<jobs::Ending>>,
+    endings: Mutex<Vec<jobs::EndedJob>>,
 }
 
 impl Located {

@@ -24,14 +24,14 @@ type Near<'a> = Nearby<'a, FANOUT>;
 pub(super) struct Move<'k> {
     pub key: &'k [u8],
     pub old: u64,
-    pub change: Change,
+    pub change: MoveTarget,
     /// Tables that gain a live version, and tables that lose one.
     pub born: Numbers,
     pub died: Numbers,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum MoveTarget {
     /// The word becomes this; zero removes the key.
     Location(u64),
     /// Version `index` of the key's chain moves.
@@ -89,7 +89,7 @@ impl<'a, 'k> Moves<'a, 'k> {
 impl Drop for Moves<'_, '_> {
     fn drop(&mut self) {
         for (_, one) in &self.planned {
-            if let Change::Location(word) = one.change
+            if let MoveTarget::Location(word) = one.change
                 && let Some(Location::Chain(offset)) = Location::decode(word)
             {
                 // Nothing leads to it, but a walk over all chains may be reading it.
@@ -184,7 +184,7 @@ impl Located {
             .filter_map(|v| v.position.map(Position::number))
             .collect();
         let born = versions[..new].iter().filter_map(|v| v.position.map(Position::number)).collect();
-        Ok(Move { key, old, change: Change::Location(word), born, died })
+        Ok(Move { key, old, change: MoveTarget::Location(word), born, died })
     }
 
     /// Decides the move of the key of a version that a compaction moved; `None` if the version has been
@@ -195,13 +195,13 @@ impl Located {
         }
         let change = match self.decode_word(old)? {
             Location::Position(position) if r.from.is_behind(position) => {
-                Change::Location(Location::Position(r.to).encode())
+                MoveTarget::Location(Location::Position(r.to).encode())
             }
             Location::Position(_) => return Ok(None),
             Location::Chain(chain) => {
                 let loaded = Chain::load(&self.pool, chain)?;
                 match loaded.find(r.seq, r.from) {
-                    Some(index) => Change::InChain { chain, index, to: r.to },
+                    Some(index) => MoveTarget::InChain { chain, index, to: r.to },
                     None => return Ok(None),
                 }
             }
@@ -224,14 +224,14 @@ impl Located {
             "tables are in the manifest before any word names them"
         );
         match one.change {
-            Change::InChain { chain, index, to } => {
+            MoveTarget::InChain { chain, index, to } => {
                 move_version(&self.pool, chain, index, to);
                 return Ok(());
             }
-            Change::Location(0) => {
+            MoveTarget::Location(0) => {
                 self.index.remove(one.key)?;
             }
-            Change::Location(word) => {
+            MoveTarget::Location(word) => {
                 near.insert(i, one.key, word)?;
                 self.count_chain(word, 1);
             }
@@ -258,7 +258,7 @@ fn plan_replacement<'k>(key: &'k [u8], old: u64, new: &[Version], held: &[u64]) 
     Some(Move {
         key,
         old,
-        change: Change::Location(
+        change: MoveTarget::Location(
             version.position.map_or(0, |position| Location::Position(position).encode()),
         ),
         born: version.position.map(Position::number).into_iter().collect(),
@@ -284,7 +284,7 @@ mod tests {
                 let before = old.map(|_| Version { seq: 8, exact: false, position: old });
                 let versions: Vec<Version> = [Some(new), before].into_iter().flatten().collect();
                 let kept = retain(&versions, &[]);
-                assert_eq!(one.change, Change::Location(word(kept.first().and_then(|v| v.position))));
+                assert_eq!(one.change, MoveTarget::Location(word(kept.first().and_then(|v| v.position))));
                 assert!(one.born.iter().eq(new.position.map(Position::number)));
                 assert!(one.died.iter().eq(old.map(Position::number)));
             }

@@ -32,6 +32,8 @@ pub(crate) enum FaultKind {
         found: String,
         /// What this build reads.
         supported: String,
+        /// Whether that is a version.
+        is_version: bool,
     },
 }
 
@@ -226,7 +228,11 @@ fn decode_body(tag: u8, mut body: Reader<'_>) -> Result<Edit, FaultKind> {
 fn decode_identity(mut body: Reader<'_>) -> Result<Edit, FaultKind> {
     let version = number(&mut body)?;
     if version != FORMAT_VERSION {
-        return Err(foreign(format!("version {version}"), format!("version {FORMAT_VERSION}")));
+        return Err(FaultKind::Foreign {
+            found: format!("version {version}"),
+            supported: format!("version {FORMAT_VERSION}"),
+            is_version: true,
+        });
     }
     let uuid = uuid(&mut body)?;
     let engine = text(&mut body)?;
@@ -260,7 +266,7 @@ fn decode_add_list(mut body: Reader<'_>) -> Result<Edit, FaultKind> {
 }
 
 fn foreign(found: impl Into<String>, supported: impl Into<String>) -> FaultKind {
-    FaultKind::Foreign { found: found.into(), supported: supported.into() }
+    FaultKind::Foreign { found: found.into(), supported: supported.into(), is_version: false }
 }
 
 fn number(body: &mut Reader<'_>) -> Result<u64, FaultKind> {

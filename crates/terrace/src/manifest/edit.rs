@@ -128,8 +128,8 @@ pub enum Edit {
     /// A log was begun in a file. As long as it is needed it exists; the needed logs before it are named by
     /// their successors.
     LogBegun(BegunLog),
-    /// The pool that belongs to the store, and a session of it. Written with whatever else that session changes here, and
-    /// before the pool is closed if the session has changed it.
+    /// The pool that belongs to the store, and a session of it. Written with whatever else that session changes here,
+    /// and before the pool is closed if the session has changed it.
     Pool(KnownPool),
     /// The stamp in the file of slots. Written before anything is acknowledged that a session keeps only in
     /// that file.

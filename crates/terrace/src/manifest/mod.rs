@@ -287,7 +287,7 @@ impl Manifest {
         if self.pool_is_news.load(Ordering::Acquire) { self.apply(&[]) } else { Ok(()) }
     }
 
-    /// Applies `edits` as one atomic group; it is durable on return. An empty group settles a failed one,
+    /// Applies `edits` as one atomic group; it is durable on return. An empty group ends a failed one,
     /// which is then gone for good.
     ///
     /// # Errors
@@ -323,8 +323,8 @@ impl Manifest {
         Ok(())
     }
 
-    /// Settles a failed group, if there is one: it is then gone for good, and files that only it names may be
-    /// removed. After an opening it settles the newest group that a dead process has left: from then on that
+    /// Ends a failed group, if there is one: it is then gone for good, and files that only it names may be
+    /// removed. After an opening it decides about the newest group that a dead process has left: from then on that
     /// group is permanent.
     pub fn decide(&self) -> Result<()> {
         let undecided = self.writer.lock().undecided;
@@ -338,7 +338,7 @@ impl Manifest {
 
     /// [`decide`](Self::decide) for an opening, which a full disk does not prevent; returns whether it has
     /// decided.
-    pub fn settled(&self) -> Result<bool> {
+    pub fn try_decide(&self) -> Result<bool> {
         match self.decide() {
             Err(e) if e.is_out_of_space() => Ok(false),
             decided => decided.map(|()| true),

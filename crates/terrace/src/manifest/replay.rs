@@ -124,9 +124,10 @@ impl Replay<'_> {
             FaultKind::Malformed(expected) => {
                 Error::corruption(self.path, at + fault.at as u64, expected, "something else")
             }
-            FaultKind::Foreign { found, supported } => {
-                Error::InvalidFormat { file: self.path.to_path_buf(), found, supported }
+            FaultKind::Foreign { found, supported, is_version: true } => {
+                Error::other_version(self.path, found, supported)
             }
+            FaultKind::Foreign { found, supported, .. } => Error::foreign(self.path, found, supported),
         }
     }
 }

@@ -38,8 +38,8 @@ impl Manifest {
         self.remove_others(&mut self.writer.lock());
     }
 
-    /// Removes every manifest but the one in force, once that has decided about its newest group. One that cannot be removed
-    /// is a harmless leftover.
+    /// Removes every manifest but the one in force, once that has decided about its newest group. One that cannot be
+    /// removed is a harmless leftover.
     fn remove_others(&self, writer: &mut Writer) {
         let Some(in_force) = writer.in_force.filter(|_| writer.others && !writer.undecided) else { return };
         writer.others = false;

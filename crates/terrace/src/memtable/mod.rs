@@ -25,8 +25,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
+use terrace_base::Result;
 use terrace_base::rng::Rng;
-use terrace_table::Kind;
+use terrace_table::{Cursor, Kind};
 
 use arena::Arena;
 use node::{Content, MAX_HEIGHT, Node, NodeRef, Sought};
@@ -120,6 +121,17 @@ impl MemList {
     pub fn get(&self, key: &[u8], max_seq: u64) -> Option<Version<'_>> {
         let node = self.inner.at_or_after(&Sought::new(key, max_seq))?;
         (node.key() == key).then(|| Version { seq: node.seq(), kind: node.kind(), value: node.value() })
+    }
+
+    /// Visits all versions in order.
+    pub fn visit(&self, mut each: impl FnMut(&[u8], u64, Kind, &[u8]) -> Result<()>) -> Result<()> {
+        let mut cursor = self.cursor();
+        cursor.seek_first()?;
+        while cursor.valid() {
+            each(cursor.key(), cursor.seq(), cursor.kind(), cursor.value_bytes())?;
+            cursor.next()?;
+        }
+        Ok(())
     }
 
     /// A cursor over all versions, not yet positioned.

@@ -17,7 +17,7 @@ pub(crate) fn may_reclaim(pool: &Pool, manifest: &Manifest) -> Result<bool> {
         // Several may have been asked for, and the first has done it.
         return Ok(false);
     }
-    let decided = manifest.settled();
+    let decided = manifest.try_decide();
     if !matches!(decided, Ok(true)) {
         pool.put_off_reclaim();
     }

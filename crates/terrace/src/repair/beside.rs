@@ -127,23 +127,23 @@ pub(super) struct BesideFs {
 
 /// A view of a database in which a repair works.
 #[derive(Debug)]
-pub(super) struct Beside {
+pub(super) struct RepairView {
     pub fs: Arc<BesideFs>,
     pub pm: Arc<BesidePm>,
     pub stop: Stop,
     env: Env,
 }
 
-impl Beside {
+impl RepairView {
     /// A view of `dir` and its pool's place in which nothing has been changed. Its folder exists and holds
     /// only a note. Once `stop` is true every new operation in the view fails.
-    pub fn new(env: &Env, dir: &Path, pool: &Path, stop: Option<&'static AtomicBool>) -> Result<Beside> {
+    pub fn new(env: &Env, dir: &Path, pool: &Path, stop: Option<&'static AtomicBool>) -> Result<RepairView> {
         let stop = Stop(stop);
         claim(env, dir, pool)?;
         let changes = Mutex::default();
         let fs = Arc::new(BesideFs { fs: env.fs.clone(), stop, dir: dir.to_path_buf(), changes });
         let pm = Arc::new(BesidePm { pm: env.pm.clone(), stop, now: Mutex::default() });
-        Ok(Beside { fs, pm, stop, env: env.clone() })
+        Ok(RepairView { fs, pm, stop, env: env.clone() })
     }
 
     /// The environment in which to work on the view.

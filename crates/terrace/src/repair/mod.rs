@@ -26,7 +26,7 @@ use terrace_disk::{Access, Fs};
 use terrace_log::LogReader;
 use terrace_table::Table;
 
-use self::beside::Beside;
+use self::beside::RepairView;
 use self::evidence::{Evidence, Verdict};
 use crate::core::Core;
 use crate::core::engine::Engine;
@@ -129,10 +129,10 @@ fn mend_once(
     options: &Options,
     (owner, asked, lost_end): (Option<Owner>, RepairOptions, Option<String>),
     place: &Path,
-) -> Result<(Beside, Salvage, u64)> {
+) -> Result<(RepairView, Salvage, u64)> {
     switch::discard(env, dir)?;
     need_room(env, options, place)?;
-    let view = Beside::new(env, dir, place, asked.stop)?;
+    let view = RepairView::new(env, dir, place, asked.stop)?;
     let core = Core::new(dir.to_path_buf(), options.clone(), view.env())?;
     let mut base = Salvage::new(core, owner);
     base.lost_end = lost_end;
@@ -205,14 +205,14 @@ fn earlier_losses(fs: &dyn Fs, dir: &Path) -> Result<Vec<String>> {
 }
 
 /// The number of keys, if the database proves sound as it is, both read as `check` reads it and opened for
-/// writing: opening settles what an unclean end has left, and damage may go unseen with that.
+/// writing: opening tidies up what an unclean end has left, and damage may go unseen with that.
 fn sound_as_it_is(
     env: &Env,
     dir: &Path,
     options: &Options,
     (stop, place): (Option<&'static AtomicBool>, &Path),
 ) -> Result<Option<u64>> {
-    let view = Beside::new(env, dir, place, stop)?;
+    let view = RepairView::new(env, dir, place, stop)?;
     // A device has no private view; a pool that was closed in order can be read as it is.
     let options = Options { read_only: env.pm.is_device(place), ..options.clone() };
     let proved = match read_as_it_is(&view, dir, &options, |_, engine, _| engine.check()) {
@@ -233,7 +233,7 @@ fn sound_as_it_is(
 }
 
 /// Opens and checks the database seen in `view`; also returns its last sequence number.
-fn prove(view: &Beside, dir: &Path, options: &Options) -> Result<(CheckReport, u64)> {
+fn prove(view: &RepairView, dir: &Path, options: &Options) -> Result<(CheckReport, u64)> {
     let core = Core::new(dir.to_path_buf(), options.clone(), view.env())?;
     let (engine, last) = engine::open(core.clone())?;
     core.snapshots.advance(last);
@@ -259,7 +259,7 @@ fn check_and_count(core: &Core, engine: &Arc<dyn Engine>) -> Result<CheckReport>
 /// Reads and checks, by `look`, the database seen in `view`. Reading changes nothing: neither the pool that
 /// stays in its place nor a new one may get a session that the manifest does not know.
 fn read_as_it_is(
-    view: &Beside,
+    view: &RepairView,
     dir: &Path,
     options: &Options,
     look: impl FnOnce(&Core, &Arc<dyn Engine>, u64) -> Result<CheckReport>,
@@ -273,7 +273,7 @@ fn read_as_it_is(
 }
 
 /// Whether opening removes a table that belongs to another database. Nobody may remove such a table.
-fn hides_a_stranger(env: &Env, dir: &Path, view: &Beside) -> Result<bool> {
+fn hides_a_stranger(env: &Env, dir: &Path, view: &RepairView) -> Result<bool> {
     let own = Manifest::open(env.fs.clone(), dir)?.state().identity.origin();
     let is_stranger = |name: &OsStr| {
         let path = dir.join(name);

@@ -52,11 +52,11 @@ impl Sort {
             return damaged("another checksum");
         }
         if version != self.version && version != UNCOVERED {
-            return Err(Error::InvalidFormat {
-                file: path.to_path_buf(),
-                found: format!("version {version}"),
-                supported: format!("versions {UNCOVERED} and {}", self.version),
-            });
+            return Err(Error::other_version(
+                path,
+                format!("version {version}"),
+                format!("versions {UNCOVERED} and {}", self.version),
+            ));
         }
         Ok(body)
     }

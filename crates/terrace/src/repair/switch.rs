@@ -1,6 +1,7 @@
 //! Putting a repair's files in place of what was there.
 //!
-//! 1. Until the record of a repair has its name, nothing that was there has changed; from then on the repair has happened.
+//! 1. Until the record of a repair has its name, nothing that was there has changed; from then on the repair has
+//!    happened.
 //! 2. Each step does nothing if it was done before: after a kill or a power cut at any moment it starts
 //!    again.
 //! 3. A file has its new name durably before it loses its old one.
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use terrace_base::{Error, Result};
 use terrace_disk::Fs;
 
-use super::beside::{self, Beside};
+use super::beside::{self, RepairView};
 use super::journal::{Journal, PoolMove};
 use super::pools::{PoolNow, pool_beside};
 use crate::env::{Env, PmSpace};
@@ -114,7 +115,7 @@ fn is_of(fs: &dyn Fs, dir: &Path, record: &Journal) -> Result<bool> {
 }
 
 /// Turns the state of `view` into the state of `dir`.
-pub(super) fn commit(env: &Env, dir: &Path, view: &Beside, done: &Salvage) -> Result<()> {
+pub(super) fn commit(env: &Env, dir: &Path, view: &RepairView, done: &Salvage) -> Result<()> {
     let record = plan(env, dir, view, done)?;
     let folder = beside::folder(dir);
     for file in env.fs.list(&folder)? {
@@ -181,7 +182,7 @@ fn cannot_take(error: Error, place: &Path, why: &str) -> Error {
 }
 
 /// What must be done to turn `dir` into what `view` shows.
-fn plan(env: &Env, dir: &Path, view: &Beside, done: &Salvage) -> Result<Journal> {
+fn plan(env: &Env, dir: &Path, view: &RepairView, done: &Salvage) -> Result<Journal> {
     let fs = &*env.fs;
     let changes = view.fs.changes();
     let manifest = manifest::locate(&*view.fs, dir)?
@@ -228,7 +229,7 @@ fn plan(env: &Env, dir: &Path, view: &Beside, done: &Salvage) -> Result<Journal>
 fn plan_pool(
     env: &Env,
     dir: &Path,
-    view: &Beside,
+    view: &RepairView,
     done: &Salvage,
     list: &mut String,
 ) -> Result<Option<PoolMove>> {

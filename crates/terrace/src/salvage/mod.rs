@@ -24,7 +24,7 @@ use crate::manifest::{FileName, Identity, Manifest, State};
 use crate::options::EngineKind;
 use crate::pool;
 
-pub(crate) use runs::{Runs, each_newest_in};
+pub(crate) use runs::{TableSorter, each_newest_in};
 
 /// Which database the remaining files belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -256,7 +256,7 @@ impl Salvage {
             // A file that does not even say which table it is, is taken for the table of its name.
             let (own, origin) = match Table::identify(self.core.fs(), &path) {
                 Err(e) if e.is_system_failure() => return Err(e),
-                told => told.unwrap_or((number, identity.origin())),
+                origin => origin.unwrap_or((number, identity.origin())),
             };
             found.push((own != number, number, own, origin, path));
         }
@@ -330,7 +330,7 @@ impl Salvage {
 
     fn salvage_table(&mut self, number: u64, path: &Path) -> Result<Vec<Sound>> {
         let (core, options, name) = (self.core.clone(), self.options.clone(), name_of(path));
-        let mut runs = Runs::new(&core, &options, &mut self.next);
+        let mut runs = TableSorter::new(&core, &options, &mut self.next);
         let take = &mut |key: &[u8], seq, kind, value| runs.add(key, seq, kind, value);
         let outcome = salvage(core.fs(), path, number, self.options.origin, take);
         let outcome = match outcome {
@@ -356,7 +356,7 @@ impl Salvage {
     /// Writes entries, which must be in order, into new tables.
     pub fn write_tables(&mut self, entries: Entries, source: &str) -> Result<Vec<TableMeta>> {
         let (core, options) = (self.core.clone(), self.options.clone());
-        let mut runs = Runs::new(&core, &options, &mut self.next);
+        let mut runs = TableSorter::new(&core, &options, &mut self.next);
         for (key, seq, kind, value) in entries {
             runs.add(&key, seq, kind, value)?;
         }

@@ -28,7 +28,7 @@ type Version = (Vec<u8>, u64, Kind, Bytes);
 pub(crate) type Each<'a> = dyn FnMut(&[u8], u64, Kind, &[u8]) -> Result<()> + 'a;
 
 /// Builds tables from entries that come in any order.
-pub(crate) struct Runs<'a> {
+pub(crate) struct TableSorter<'a> {
     core: &'a Core,
     options: &'a TableOptions,
     next: &'a mut u64,
@@ -40,11 +40,20 @@ pub(crate) struct Runs<'a> {
     made: Vec<TableMeta>,
 }
 
-impl<'a> Runs<'a> {
+impl<'a> TableSorter<'a> {
     /// Tables in the directory of `core`, numbered from `next` on.
-    pub fn new(core: &'a Core, options: &'a TableOptions, next: &'a mut u64) -> Runs<'a> {
+    pub fn new(core: &'a Core, options: &'a TableOptions, next: &'a mut u64) -> TableSorter<'a> {
         let limit = (core.options.memory_budget as usize / 8).clamp(LEAST_BYTES, MOST_BYTES);
-        Runs { core, options, next, held: Vec::new(), bytes: 0, limit, ordered: true, made: Vec::new() }
+        TableSorter {
+            core,
+            options,
+            next,
+            held: Vec::new(),
+            bytes: 0,
+            limit,
+            ordered: true,
+            made: Vec::new(),
+        }
     }
 
     /// Adds a version.
@@ -60,6 +69,8 @@ impl<'a> Runs<'a> {
         Ok(())
     }
 
+    /// Writes a part as a table. If that fails, what there is of the file stays: the repair has failed as a whole, and the
+    /// view in which it works is discarded with everything in it (`repair/switch.rs`).
     fn write(&mut self) -> Result<()> {
         self.held.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
         self.held.dedup_by(|a, b| a.0 == b.0 && a.1 == b.1);
@@ -85,7 +96,7 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// Gives `each` the newest version of each key in the `tables`, in order of the keys. [`Runs`] has written
+/// Gives `each` the newest version of each key in the `tables`, in order of the keys. [`TableSorter`] has written
 /// these tables without an owner.
 pub(crate) fn each_newest_in(core: &Core, tables: &[TableMeta], each: &mut Each<'_>) -> Result<()> {
     let child = |meta: &TableMeta, ahead| -> Result<Box<dyn Cursor>> {

@@ -3,8 +3,8 @@
 //! 1. A record is written, flushed and active before anything names it, and drained before the word that
 //!    names it is published. Except for its link nothing of it changes as long as it exists.
 //! 2. It is freed after nothing names it any more and all who may see it have left (`limbo`).
-//! 3. A link leads to an older version of the same key, with a lower number. Links serve snapshots, which a session does
-//!    not outlive: they are never made durable, and those of earlier sessions mean nothing.
+//! 3. A link leads to an older version of the same key, with a lower number. Links serve snapshots, which a session
+//!    does not outlive: they are never made durable, and those of earlier sessions mean nothing.
 
 use std::sync::atomic::Ordering;
 
@@ -202,9 +202,20 @@ impl<'p> Record<'p> {
         if !self.word.is_linked() {
             return Err(damaged(pool, self.word.offset(), "a record without a link"));
         }
+        debug_assert!(
+            older.is_none_or(|older| self.may_lie_over(pool, older)),
+            "a link leads to an older version"
+        );
         let at = self.word.offset() + HEAD_BYTES;
         pool.atomic_checked(POff::new(at))?.store(older.unwrap_or(0), Ordering::Release);
         Ok(())
+    }
+
+    /// Whether nothing speaks against a link to the version that `word` names: a later one may not lie under it.
+    fn may_lie_over(&self, pool: &Pool, word: u64) -> bool {
+        let Some(word) = RecordRef::decode(word) else { return true };
+        // SAFETY: the caller links versions and holds the gate for that, so none of them is freed.
+        unsafe { Record::peek(pool, word) }.map_or(true, |older| older.number <= self.number)
     }
 
     /// An error unless this is a version of `key`.

@@ -32,7 +32,7 @@ fn write(db: &Db, map: &mut Map, what: &str) {
 }
 
 /// The extents without an owner, as a process finds them after this one.
-fn owed(machine: &Machine) -> usize {
+fn unreclaimed(machine: &Machine) -> usize {
     let machine = machine.kill();
     let pool = machine.env().pm.open(&machine.dir().join("pool"), &PoolOptions::default()).unwrap();
     pool.extents(NOBODYS).len()
@@ -59,7 +59,7 @@ fn put_off(kind: EngineKind) {
             db.flush().unwrap();
             while executor.help() {}
         }
-        assert_eq!(owed(&machine), 0, "with room, {}", if checks { "checked" } else { "written to" });
+        assert_eq!(unreclaimed(&machine), 0, "with room, {}", if checks { "checked" } else { "written to" });
         assert_clean(&db);
         db.close().unwrap();
         drop(db);

@@ -95,7 +95,7 @@ fn buffers_of_which_little_lives_are_emptied() {
     for seed in 0..40 {
         write_some(&db, &mut map, seed, (100, 400, 1000));
         db.compact_range("user00000000"..="user00000001").unwrap();
-        // Whoever checks does what was sent.
+        // A check does the jobs that were sent.
         assert_clean(&db);
     }
     let lists = db.stats().lists;

@@ -81,7 +81,7 @@ fn values_outlive_what_they_were_read_from() {
     }
 }
 
-/// Somebody cuts tables under their mappings. Who reads them gets what is right or an error, and the process goes on.
+/// Somebody cuts tables under their mappings. A reader gets what is right or an error, and the process goes on.
 #[test]
 fn tables_that_are_cut_under_their_mappings_are_errors_and_not_the_end() {
     for engine in engines_on_files() {

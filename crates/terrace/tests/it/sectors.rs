@@ -114,7 +114,7 @@ fn machines_made_of_bytes() {
     let bed = image.bed();
     read(bed.fs(), &one, &slots);
     read(bed.fs(), &two, &slots);
-    // One flipped bit is found by whoever looks at the bytes, and by nobody else.
+    // A reader of the bytes finds one flipped bit, and no other does.
     let at = (slots[1].first() * u64::from(SECTOR)) as usize;
     bed.fs().damage(&one, |bytes| bytes[at] ^= 1).unwrap();
     let damaged = open(bed.fs(), &one, false);

@@ -124,7 +124,7 @@ fn much_that_is_free_in_slabs_comes_back_in_the_background() {
         let mut map = Map::new();
         case.fill(&db, 0, 100, &mut map);
         thin(&db, &mut map, &mut Rng::new(3), 20);
-        // Jobs are done by whoever waits for them.
+        // A thread that waits for jobs does them.
         let drains = || {
             let before = db.stats().pm.traffic.drains;
             assert_clean(&db);

@@ -338,7 +338,7 @@ fn files_stay_while_somebody_may_open_them() {
     }
 }
 
-/// A table with a damaged end is no obstacle to opening: whoever asks for what is in it hears of it, and nobody else.
+/// A table with a damaged end is no obstacle to opening: a reader of what is in it gets an error, and no other does.
 #[test]
 fn a_damaged_table_is_told_by_who_reads_it() {
     for engine in engines_on_files() {

@@ -5,7 +5,7 @@
 //! more of them.
 
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,8 +14,8 @@ use terrace::{Db, EngineKind, Env, ErrorKind, Options, Result, WriteBatch};
 use terrace_base::Error;
 use terrace_base::rng::Rng;
 use terrace_disk::{
-    Access, BlockBuf, BlockFile, BlockReads, BlockWrite, FileLock, Fs, Geometry, ReadFile, ScratchFs, SimFs,
-    Slots, WriteFile,
+    BlockBuf, BlockFile, BlockReads, BlockWrite, FileLock, Fs, Geometry, ScratchFs, SimFs, Slots, WriteFile,
+    forward_fs,
 };
 
 use crate::harness::{Contents, Engine, Machine, Map, Setup, assert_clean, setups, test_each_engine};
@@ -152,6 +152,10 @@ impl BlockFile for Blocks {
 }
 
 impl Fs for Unwritable {
+    forward_fs! { self, self.disk;
+        open list exists lock_to_read epoch
+    }
+
     fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         self.grow(path)?;
         Ok(Box::new(File { disk: self.clone(), file: self.disk.create(path)? }))
@@ -169,10 +173,6 @@ impl Fs for Unwritable {
             self.change(path)?;
         }
         Ok(Arc::new(Blocks { disk: self.clone(), file: self.disk.open_blocks(path, is_new)? }))
-    }
-
-    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
-        self.disk.open(path, access)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
@@ -195,14 +195,6 @@ impl Fs for Unwritable {
         self.disk.sync_dir(path)
     }
 
-    fn list(&self, path: &Path) -> Result<Vec<PathBuf>> {
-        self.disk.list(path)
-    }
-
-    fn exists(&self, path: &Path) -> Result<bool> {
-        self.disk.exists(path)
-    }
-
     fn create_dir_all(&self, path: &Path) -> Result<()> {
         self.grow(path)?;
         self.disk.create_dir_all(path)
@@ -211,10 +203,6 @@ impl Fs for Unwritable {
     fn remove_dir(&self, path: &Path) -> Result<()> {
         self.change(path)?;
         self.disk.remove_dir(path)
-    }
-
-    fn lock_to_read(&self, path: &Path) -> Result<Option<Box<dyn FileLock>>> {
-        self.disk.lock_to_read(path)
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
@@ -228,10 +216,6 @@ impl Fs for Unwritable {
             true => self.disk.free_bytes(path),
             false => Ok(0),
         }
-    }
-
-    fn epoch(&self, dir: &Path) -> u64 {
-        self.disk.epoch(dir)
     }
 }
 
@@ -339,7 +323,7 @@ fn without_room(ended: &Ended, case: &str) {
     let (env, has_room) = env(&machine, Refuses::Growth);
     let db = Db::open_in(env, machine.dir(), machine.options()).unwrap_or_else(|e| panic!("{case}: {e}"));
     let mut model = state_of(&db, &ended.states, case);
-    // Whoever needs no room may go on.
+    // An operation that needs no room may go on.
     for i in 0..40u32 {
         let (key, value) = (format!("new{i}").into_bytes(), vec![7; 300]);
         match db.put(&key, &value) {

@@ -1,4 +1,5 @@
-//! A walk that leaves an empty range beside a writer that puts a key into it: whoever sees the key does not skip it.
+//! A walk that leaves an empty range beside a writer that puts a key into it: a walk that sees the key does not skip
+//! it.
 
 use std::ops::Bound;
 use std::sync::Arc;

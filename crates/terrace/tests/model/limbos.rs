@@ -62,7 +62,7 @@ fn nothing_is_freed_under_a_reader() {
     });
 }
 
-/// Whoever finds limbo empty may take everything that was retired before for freed, whoever is freeing.
+/// A thread that finds limbo empty may take everything that was retired before for freed, also if others free it.
 #[test]
 fn what_is_empty_has_been_freed() {
     check(|| {

@@ -1,10 +1,10 @@
 //! Lock-free parts under a scheduler that tries many orders of their steps.
 //!
-//! `limbo`, the commit queue and the empty ranges are the store's own source, compiled here over atomics and locks that give the
-//! scheduler a say. The node of the B+-tree works in a mapped pool and cannot be, nor can the lines of the hash
-//! memtable, whose slots are words: there the protocol of writer and lock-free reader is checked on small ones that
-//! store in the same order. The scheduler knows sequential consistency alone; weaker orders are what the sanitizer and
-//! the tests on real threads are for.
+//! `limbo`, the commit queue and the empty ranges are the store's own source, compiled here over atomics and locks that
+//! give the scheduler a say. The node of the B+-tree works in a mapped pool and cannot be, nor can the lines of the
+//! hash memtable, whose slots are words: there the protocol of writer and lock-free reader is checked on small ones
+//! that store in the same order. The scheduler knows sequential consistency alone; weaker orders are what the sanitizer
+//! and the tests on real threads are for.
 //!
 //! Off unless compiled with `--cfg terrace_model`; see `CONTRIBUTING.md`.
 #![cfg(terrace_model)]

@@ -19,7 +19,7 @@ pub fn all(view: &View, others: &[View]) -> StoreResult<Vec<String>> {
         legend(results),
         "<main>".to_string(),
         "<section class=\"pair\">".to_string(),
-        glance(results)?,
+        summary(results)?,
         behind(results),
         "</section>".to_string(),
     ];
@@ -61,7 +61,7 @@ fn legend(results: &Results) -> String {
     html + "</nav>"
 }
 
-fn glance(results: &Results) -> StoreResult<String> {
+fn summary(results: &Results) -> StoreResult<String> {
     let about = format!(
         "<p>Throughput as a multiple of {}’s, each row a benchmark, each dot a store; further right is better.</p>",
         escape(results.baseline())
@@ -265,12 +265,12 @@ fn writing(results: &Results, script: &Script, steps: &[String]) -> StoreResult<
                 results.entrants.iter().map(|e| results.stat(&script.name, e, step, metric)).collect();
             // A few writes among reads mostly show the amplification of earlier writes.
             let (cpu, first) = (name.starts_with("CPU"), steps.first() == Some(step));
-            let told = match step.as_str() {
+            let is_shown = match step.as_str() {
                 "a" | "overwrite" => writes || cpu,
                 "c" | "readrandom" => cpu,
                 _ => first,
             };
-            if !told || stats.iter().all(Option::is_none) {
+            if !is_shown || stats.iter().all(Option::is_none) {
                 continue;
             }
             let named = results.entrants.iter().enumerate().zip(stats);

@@ -57,8 +57,8 @@ fn renamed(error: Error, path: &Path) -> Failure {
         Error::Corruption { offset, expected, found, .. } => {
             Error::Corruption { file: path.to_path_buf(), offset, expected, found }.into()
         }
-        Error::InvalidFormat { found, supported, .. } => {
-            let error = Error::InvalidFormat { file: path.to_path_buf(), found, supported };
+        Error::InvalidFormat { found, supported, is_other_version, .. } => {
+            let error = Error::InvalidFormat { file: path.to_path_buf(), found, supported, is_other_version };
             Failure::error(error.to_string()).hint(
                 "known are NUMBER.sst, NUMBER.log, SLOTS, CURRENT, a database's directory, and pools by any name",
             )

@@ -53,7 +53,7 @@ fn watch_and_kill(guide: &Guide<'_>, open: &OpenArgs, dir: &Path) -> CommandResu
     let _ = child.wait();
     let acknowledged = result?;
     // Ctrl-C reaches both processes.
-    guide.heed()?;
+    guide.stop_if_interrupted()?;
     if acknowledged > 0 {
         return Ok(acknowledged);
     }
@@ -97,7 +97,7 @@ fn count(guide: &Guide<'_>, child: &mut Child, stdout: ChildStdout) -> CommandRe
         acknowledged += 1;
         let late =
             acknowledged >= guide.records / KILL_AFTER_ONE_IN || guide.clock.now() > began + KILL_AFTER;
-        if !killed && (late || guide.heed().is_err()) {
+        if !killed && (late || guide.stop_if_interrupted().is_err()) {
             child.kill().map_err(|e| Failure::error(format!("cannot kill the child: {e}")))?;
             killed = true;
         }

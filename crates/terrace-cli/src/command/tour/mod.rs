@@ -93,7 +93,7 @@ struct Guide<'a> {
 impl Guide<'_> {
     /// Begins a step; Ctrl-C ends the tour between two.
     fn step(&mut self, title: &str) -> CommandResult {
-        self.heed()?;
+        self.stop_if_interrupted()?;
         self.step += 1;
         let number = self.step;
         self.say(format_args!("\n{number}. {title}"))
@@ -112,7 +112,7 @@ impl Guide<'_> {
         Ok(self.out.flush()?)
     }
 
-    fn heed(&self) -> CommandResult {
+    fn stop_if_interrupted(&self) -> CommandResult {
         if interrupt::requested() { Err(interrupt::stopped("the tour was stopped")) } else { Ok(()) }
     }
 

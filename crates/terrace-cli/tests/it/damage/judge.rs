@@ -216,7 +216,7 @@ impl Judge<'_> {
         Some(found)
     }
 
-    /// Likewise, whoever wrote them.
+    /// Likewise, of any writer.
     fn records_of_anyone(&self, export: &Run) -> Option<Map> {
         let end = export.out.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
         let mut found = Map::new();
@@ -228,7 +228,7 @@ impl Judge<'_> {
         Some(found)
     }
 
-    /// Whoever looks into a damaged database is told something, or why not.
+    /// A command that looks into a damaged database says something, or why it cannot.
     fn describe(&mut self) {
         self.run("stat", &[]);
         let names: Vec<String> = self.image.files().into_keys().filter(|name| name != "LOCK").collect();

@@ -107,7 +107,8 @@ impl Observer for NoDiscards {
     }
 }
 
-/// Whoever meets a full disk is told that, whatever becomes of the attempt to make room, and may try again.
+/// A writer that meets a full disk gets an error that says so, whatever becomes of the attempt to make room, and may
+/// try again.
 #[test]
 fn a_full_disk_is_told_where_nothing_can_be_given_back() {
     let fs = SimFs::new();
@@ -197,7 +198,7 @@ fn reads_are_begun() {
         let mut ahead = slots.ahead([written[0], written[1], behind, written[2]].into_iter());
         assert!(*ahead.next().unwrap().unwrap() == *items[0]);
         assert!(ahead.next().unwrap().is_err() && ahead.next().is_none());
-        // A file that ends sooner than it did is told by whoever waits.
+        // A waiter reports a file that ends sooner than it did.
         if let Ok(file) = std::fs::File::options().write(true).open(&path) {
             let begun = slots.begin_reads(&written).unwrap();
             drop(begun);

@@ -58,31 +58,37 @@ fn change_a_list<C: Case>(sight: fn(&C::Index, &World) -> Seen) {
     });
 }
 
+/// Must catch a merge that is cut short and leaves an entry neither in the log nor in the base.
 #[test]
 fn fastfair_in_place() {
     change_everything::<Buffered<FastFair<4>>>(seen);
 }
 
+/// Must catch a merge out of place whose result is in force before it is durable.
 #[test]
 fn fastfair_out_of_place() {
     change_everything::<Replaced<FastFair<4>>>(seen);
 }
 
+/// Must catch the same as of FAST&FAIR, over a list.
 #[test]
 fn skiplist_in_place() {
     change_a_list::<Buffered<SkipIndex>>(seen);
 }
 
+/// Must catch the same as of FAST&FAIR, over a list.
 #[test]
 fn skiplist_out_of_place() {
     change_a_list::<Replaced<SkipIndex>>(seen);
 }
 
+/// Must catch the same as of FAST&FAIR, over a hash table.
 #[test]
 fn cceh_in_place() {
     change_everything::<Buffered<Cceh<2, 1>>>(seen);
 }
 
+/// Must catch the same as of FAST&FAIR, over a hash table.
 #[test]
 fn cceh_out_of_place() {
     change_everything::<Replaced<Cceh<2, 1>>>(seen);
@@ -96,6 +102,7 @@ fn content<const B: usize, const P: usize>(index: &BufferedIndex<Cceh<B, P>>, _:
 
 /// A merge out of place writes the segment anew, in two halves if one has no room; other segments' entries and the
 /// directory are as they were. A segment takes eight keys, and each buffer three.
+/// Must catch a directory that names a part of the segments which replace one.
 #[test]
 fn a_segment_that_is_replaced_is_the_old_one_or_the_new_ones() {
     for (seed, key) in [(1, short as fn(u64) -> Vec<u8>), (2, long)] {

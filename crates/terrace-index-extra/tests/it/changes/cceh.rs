@@ -27,6 +27,7 @@ fn content<const B: usize, const P: usize>(table: &Table<B, P>, _: &World) -> [u
     [figures.buckets, figures.keys]
 }
 
+/// Must catch a key whose value word is published before or after the key in a slot.
 #[test]
 fn a_slot_changes_in_one_step() {
     for (seed, key) in [(1, short as fn(u64) -> Vec<u8>), (2, long)] {
@@ -49,6 +50,7 @@ fn a_slot_changes_in_one_step() {
 }
 
 /// The directory is doubled where the segment has as many bits as it has.
+/// Must catch a directory that names a new segment before the segment has its keys.
 #[test]
 fn a_split_has_happened_or_not() {
     fn split(seed: u64, key: fn(u64) -> Vec<u8>) {
@@ -66,6 +68,7 @@ fn a_split_has_happened_or_not() {
 
 /// Beyond eight entries the directory is longer than the least there is. Other segments are split in a directory that
 /// is large enough, some of them with many entries each.
+/// Must catch a doubled directory that is in force before all its entries are durable.
 #[test]
 fn a_directory_is_doubled_or_not() {
     crash_in_each_event_of::<Tables<1, 1>, _>(StructureChange {
@@ -82,6 +85,7 @@ fn a_directory_is_doubled_or_not() {
 }
 
 /// Four keys of one hash fill the only bucket that they may lie in.
+/// Must catch a key that is in a bucket and in the overflow, or in neither.
 #[test]
 fn a_key_without_a_place_is_in_the_overflow_or_not() {
     crash_in_each_event_of::<Tables<1, 1>, _>(StructureChange {
@@ -116,6 +120,7 @@ impl ByteCase for OfBytes {
     }
 }
 
+/// Must catch a value that is freed, or read with the length of another, while a crash can bring it back.
 #[test]
 fn values_change_their_lengths() {
     bears_values_of_all_lengths::<OfBytes>(2);

@@ -250,7 +250,8 @@ impl Core {
         if puts.len() > (!old).count_ones() as usize || after + more > self.capacity {
             return Ok(false);
         }
-        let (mut fresh, mut bitmap, mut noted) = (Fresh::new(self), old, Vec::with_capacity(puts.len()));
+        let (mut fresh, mut bitmap, mut fingerprints) =
+            (Fresh::new(self), old, Vec::with_capacity(puts.len()));
         for (entry, hash, item) in puts {
             let slot = free_slot(bitmap);
             bitmap |= 1 << slot;
@@ -263,7 +264,7 @@ impl Core {
                 (None, kind) => (entry.0, kind),
             };
             self.store_item(leaf, slot, (key_word, entry.1, kind))?;
-            noted.push((slot, hash));
+            fingerprints.push((slot, hash));
         }
         let next = self.next_leaf(leaf)?;
         fresh.keep();
@@ -272,7 +273,7 @@ impl Core {
         self.store_state(leaf, (old, next), (new, next), (new, next));
         locked.change(false, |node| {
             node.bitmap.store(new, Ordering::Relaxed);
-            noted.iter().for_each(|(slot, hash)| node.note(shape, *slot, *hash));
+            fingerprints.iter().for_each(|(slot, hash)| node.note(shape, *slot, *hash));
             store(node, shape, &[]);
         });
         gone_records.into_iter().for_each(|item| self.retire_record(item));

@@ -12,6 +12,7 @@ fn huge(i: u64) -> Vec<u8> {
     key
 }
 
+/// Must catch an extent of the arena that is used before the list names it durably.
 #[test]
 fn an_arena_that_grows_keeps_what_was_linked() {
     crash_in_each_event_of::<Skip, _>(StructureChange {

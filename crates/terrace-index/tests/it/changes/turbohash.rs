@@ -1,7 +1,7 @@
 //! TurboHash: first buckets, rehashes, and what is published in a bucket.
 
 use terrace_base::Result;
-use terrace_index::{HashFigures, HashIndex, PointIndex, TurboHash, TurboOptions};
+use terrace_index::{HashFigures, HashIndex, PointIndex, TurboHash, TurboHashOptions};
 use terrace_pmem::Pool;
 use terrace_sim::World;
 
@@ -29,6 +29,7 @@ fn each(events: &[u64]) -> Vec<u64> {
     events.windows(2).map(|e| e[1] - e[0]).collect()
 }
 
+/// Must catch a descriptor that names buckets before they are empty, durably.
 #[test]
 fn a_shard_has_its_first_buckets_or_none() {
     crash_in_each_event_of::<Tiny, _>(StructureChange {
@@ -40,6 +41,7 @@ fn a_shard_has_its_first_buckets_or_none() {
     });
 }
 
+/// Must catch larger buckets that are in force before every key is in them.
 #[test]
 fn a_shard_that_grows_is_the_old_one_or_the_new_one() {
     fn grow<C: Case<Index = Table>>(seed: u64, key: fn(u64) -> Vec<u8>) {
@@ -57,6 +59,7 @@ fn a_shard_that_grows_is_the_old_one_or_the_new_one() {
 }
 
 /// Of four and eight buckets several shards share an extent.
+/// Must catch an extent that is freed with one shard while another still has buckets in it.
 #[test]
 fn shards_that_share_extents_grow() {
     crash_in_each_event_of::<Tiny, _>(StructureChange {
@@ -68,6 +71,7 @@ fn shards_that_share_extents_grow() {
     });
 }
 
+/// Must catch a key that is lost, or a deleted one that is back, when a shard is written anew.
 #[test]
 fn a_shard_rid_of_deleted_keys_is_the_old_one_or_the_new_one() {
     for (seed, key) in [(1, short as fn(u64) -> Vec<u8>), (2, long)] {
@@ -82,6 +86,7 @@ fn a_shard_rid_of_deleted_keys_is_the_old_one_or_the_new_one() {
 }
 
 /// Few keys are left, and most of the slots are of deleted ones: that takes full buckets, whose keys go last.
+/// Must catch smaller buckets that are in force before every key is in them.
 #[test]
 fn a_shard_that_shrinks_is_the_old_one_or_the_new_one() {
     let table = Tiny::create(&memory_pool()).unwrap();
@@ -110,6 +115,7 @@ fn goes_without_trace(table: &TurboHash, key: &[u8]) -> bool {
 
 /// Slots beside the header are written with it, others before it; updates empty and fill both. A record is written
 /// before its slot in any case.
+/// Must catch a slot that is emptied before the one that replaces it is durable.
 #[test]
 fn an_updated_key_has_its_old_word_or_its_new_one() {
     fn update(seed: u64, key: fn(u64) -> Vec<u8>, proof: fn(&[u64]) -> bool) {
@@ -126,6 +132,7 @@ fn an_updated_key_has_its_old_word_or_its_new_one() {
 }
 
 /// Where no path goes on a deleted key's slot becomes empty at once.
+/// Must catch a tag without its slot, or a slot without its tag, that makes a deleted key half there.
 #[test]
 fn a_deleted_key_is_there_or_not() {
     for (seed, key) in [(1, short as fn(u64) -> Vec<u8>), (2, long)] {
@@ -141,6 +148,7 @@ fn a_deleted_key_is_there_or_not() {
 
 /// The filters of the buckets before it are durable before a key is behind them, also where it takes the place of a
 /// deleted key beside the header.
+/// Must catch a key behind a bucket whose filter does not lead on to it.
 #[test]
 fn a_key_away_from_its_home_is_found() {
     fn place<C: Case<Index = Table>>(seed: u64, key: fn(u64) -> Vec<u8>) {
@@ -163,6 +171,7 @@ fn a_key_away_from_its_home_is_found() {
 }
 
 /// Thirteen keys of one hash fill the only bucket that they may lie in.
+/// Must catch a key that is in a bucket and in the overflow, or in neither.
 #[test]
 fn a_key_without_a_place_is_in_the_overflow_or_not() {
     crash_in_each_event_of::<Turbo<2, 1, 1>, _>(StructureChange {
@@ -190,8 +199,12 @@ struct OfBytes;
 impl ByteCase for OfBytes {
     type Table = TurboHash;
     fn create(pool: &Pool) -> Result<TurboHash> {
-        let options =
-            TurboOptions { shards: 2, initial_buckets: 1, seed: Some(SEED), ..TurboOptions::default() };
+        let options = TurboHashOptions {
+            shards: 2,
+            initial_buckets: 1,
+            seed: Some(SEED),
+            ..TurboHashOptions::default()
+        };
         TurboHash::create(pool, "table", &options)
     }
     fn open(pool: &Pool) -> Result<TurboHash> {
@@ -199,6 +212,7 @@ impl ByteCase for OfBytes {
     }
 }
 
+/// Must catch a value that is freed, or read with the length of another, while a crash can bring it back.
 #[test]
 fn values_change_their_lengths() {
     bears_values_of_all_lengths::<OfBytes>(1);

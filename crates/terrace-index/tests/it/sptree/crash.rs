@@ -17,6 +17,7 @@ fn leaves(tree: &SpTree, _: &World) -> u64 {
 }
 
 /// Prototype: a split was not atomic, and a leaf still on its way to the top layer was lost.
+/// Must catch a leaf that is linked before it has its keys, and keys that both halves have.
 #[test]
 fn a_split_is_there_or_not_wherever_it_is_cut_off() {
     fn split<C: Case<Index = SpTree>>(seed: u64, name: fn(u64) -> Vec<u8>, split_by: Vec<u8>) {
@@ -33,6 +34,7 @@ fn a_split_is_there_or_not_wherever_it_is_cut_off() {
     split::<Tree<4, false, 0>>(9, long_key, [&long_key(2)[..], b"+"].concat());
 }
 
+/// Must catch an update of a full leaf that splits it, or loses the old word before the new one is durable.
 #[test]
 fn a_word_in_a_full_leaf_is_the_old_one_or_the_new_one() {
     crash_in_each_event_of::<Tree<4, false, 0>, _>(StructureChange {
@@ -44,6 +46,7 @@ fn a_word_in_a_full_leaf_is_the_old_one_or_the_new_one() {
     });
 }
 
+/// Must catch a leaf that is unlinked before its neighbour has its keys, and keys that both have.
 #[test]
 fn a_merge_is_there_or_not_wherever_it_is_cut_off() {
     fn merge<C: Case<Index = SpTree>>(seed: u64, name: fn(u64) -> Vec<u8>) {
@@ -62,12 +65,14 @@ fn a_merge_is_there_or_not_wherever_it_is_cut_off() {
 }
 
 /// A leaf was cleaned of what a split had left in it, and the cleaning cut off: the leaf counted as whole.
+/// Must catch a leaf that counts as cleaned and still has keys beyond its range.
 #[test]
 fn a_cleaning_that_is_cut_off_is_begun_again() {
     let ops = [inserts(1, (0..12).map(long_key)), removes((2..11).map(long_key))].concat();
     crash_again::<Tree<4, false, 0>>(ops, "seed=9 event=39/5 image=13/7");
 }
 
+/// Must catch a log that forgets an entry before its leaf has it durably.
 #[test]
 fn a_flush_of_a_buffer_is_there_or_not_wherever_it_is_cut_off() {
     for (seed, name) in [(7, key as fn(u64) -> Vec<u8>), (8, long_key)] {
@@ -88,6 +93,7 @@ fn a_flush_of_a_buffer_is_there_or_not_wherever_it_is_cut_off() {
 }
 
 /// Long enough that logs are begun, flushed and freed several times; then everything goes to the leaves.
+/// Must catch a log that is freed with entries that are nowhere else.
 #[test]
 fn no_log_is_cut_before_its_entries_are_in_leaves() {
     let again = (0..40).map(|i| Op::Insert(key(i % 13), 100 + i));
@@ -104,6 +110,7 @@ fn no_log_is_cut_before_its_entries_are_in_leaves() {
 }
 
 /// What is in logs belongs to the tree whatever options it is opened with.
+/// Must catch an opening without buffers that leaves out what only logs have.
 #[test]
 fn a_tree_with_entries_in_logs_may_be_opened_without_buffers() {
     let world = World::new(3, WorldOptions::default());
@@ -125,9 +132,15 @@ fn a_tree_with_entries_in_logs_may_be_opened_without_buffers() {
 
 /// A reader must not return what a power cut can take back: at each event of a writer another thread reads,
 /// then the power goes.
+/// Must catch a word that a reader gets before it is durable.
 #[test]
 fn what_a_reader_has_seen_is_durable() {
-    fn look<C: Case<Index = SpTree>>(start: u64, writes: u64) {
+    /// Keys that are there before, and writes at whose events is read.
+    struct Looks {
+        start: u64,
+        writes: u64,
+    }
+    fn look<C: Case<Index = SpTree>>(Looks { start, writes }: Looks) {
         let world = World::new(start, WorldOptions::default());
         let pool = create_in(&world).unwrap();
         let tree = Arc::new(C::create(&pool).unwrap());
@@ -170,7 +183,7 @@ fn what_a_reader_has_seen_is_durable() {
         world.ignore_events();
         assert!(*looks.lock() > writes);
     }
-    look::<Sp<4, false, 0>>(3, 8);
-    look::<Lagging<4, 0>>(12, 14);
-    look::<Sp<5, false, 3>>(9, 14);
+    look::<Sp<4, false, 0>>(Looks { start: 3, writes: 8 });
+    look::<Lagging<4, 0>>(Looks { start: 12, writes: 14 });
+    look::<Sp<5, false, 3>>(Looks { start: 9, writes: 14 });
 }

@@ -12,8 +12,8 @@ use super::{Lagging, Sp, all, check, long_key};
 use crate::bed::world_options;
 use crate::conformance::Case;
 
-/// Whoever rebuilds finds a leaf in the chain as soon as a split has stored the link to it. It must not make a node for
-/// it beside the one that the split makes: writers would follow the one, scans the other.
+/// A thread that rebuilds finds a leaf in the chain as soon as a split has stored the link to it. It must not make a
+/// node for it beside the one that the split makes: writers would follow the one, scans the other.
 #[test]
 fn a_leaf_that_is_being_split_off_has_one_node() {
     let mut reached = 0;

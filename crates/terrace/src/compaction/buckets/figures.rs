@@ -100,7 +100,7 @@ impl BucketFigures {
         };
         // Tables on one sublevel hide nothing of each other.
         let hidden = ((bytes - weigh(None)) as f64 * overlap.clamp(0.0, 1.0)) as u64;
-        let is_settled = is_settled(&levels);
+        let is_fully_merged = is_fully_merged(&levels);
         let found = (put_bytes(tables) as f64 * overlap.clamp(0.0, 1.0)) as u64;
         BucketFigures {
             levels,
@@ -110,9 +110,9 @@ impl BucketFigures {
             base: weigh(Some(LEVELS - 1)),
             hidden,
             // A single table of one key is what a merge would leave.
-            merged: if is_settled && is_one_key(tables) { bytes } else { merged },
+            merged: if is_fully_merged && is_one_key(tables) { bytes } else { merged },
             kept: 0,
-            droppable: tables.iter().filter_map(|t| droppable(t, found, is_settled)).collect(),
+            droppable: tables.iter().filter_map(|t| droppable(t, found, is_fully_merged)).collect(),
         }
     }
 
@@ -195,11 +195,11 @@ impl BucketFigures {
     }
 
     /// Whether it holds what had to stay for snapshots that are released. In that case this is much of the
-    /// bucket, or everything else is settled: nothing will come that would remove it, and tables without such
+    /// bucket, or everything else is fully merged: nothing will come that would remove it, and tables without such
     /// entries need not be rewritten.
     fn was_released(&self, oldest: Option<u64>) -> bool {
         let stuck: u64 = self.released(oldest).map(|d| d.stuck).sum();
-        stuck > 0 && (is_settled(&self.levels) || stuck >= self.bytes / 2)
+        stuck > 0 && (is_fully_merged(&self.levels) || stuck >= self.bytes / 2)
     }
 
     fn released(&self, oldest: Option<u64>) -> impl Iterator<Item = &Droppable> {
@@ -227,7 +227,7 @@ fn level_figures(tables: &[BucketTable<'_>], level: usize) -> LevelFigures {
 }
 
 /// Whether everything is one sorted list on the last level: the result of a merge of the whole bucket.
-fn is_settled(levels: &[LevelFigures; LEVELS]) -> bool {
+fn is_fully_merged(levels: &[LevelFigures; LEVELS]) -> bool {
     levels[..LEVELS - 1].iter().all(|level| level.tables == 0) && levels[LEVELS - 1].sublevels <= 1
 }
 
@@ -246,13 +246,13 @@ fn put_bytes(tables: &[BucketTable<'_>]) -> u64 {
 }
 
 /// `found`: bytes that a tombstone hides in the other tables, as far as samples tell.
-fn droppable(table: &BucketTable<'_>, found: u64, is_settled: bool) -> Option<Droppable> {
+fn droppable(table: &BucketTable<'_>, found: u64, is_fully_merged: bool) -> Option<Droppable> {
     let puts = table.entries.saturating_sub(table.deletes);
     let average = table.bytes / puts.max(table.entries / 2).max(1);
     // A tombstone frees what it hides and itself.
     let freed = table.deletes.saturating_mul(average.saturating_add(average.max(found)));
     // A sorted list at the bottom has tombstones only because of snapshots; elsewhere they hide something.
-    let is_stuck = table.keeps_old || (is_settled && table.deletes > 0);
+    let is_stuck = table.keeps_old || (is_fully_merged && table.deletes > 0);
     let stuck = if is_stuck { table.bytes } else { 0 };
     (freed > 0 || stuck > 0).then_some(Droppable { max_seq: table.max_seq, freed, stuck })
 }

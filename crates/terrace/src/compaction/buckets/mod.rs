@@ -1,8 +1,8 @@
 //! Deciding what is merged, split and joined where the keys are divided into buckets: pure functions of the
 //! tables' figures.
 //!
-//! A bucket is a small LSM-tree of three levels over its own range of keys. Tables of one level may overlap: those that do
-//! lie on different *sublevels* ([`rows`]). A flush adds a table to level 0. [`choose`] decides:
+//! A bucket is a small LSM-tree of three levels over its own range of keys. Tables of one level may overlap: those that
+//! do lie on different *sublevels* ([`rows`]). A flush adds a table to level 0. [`choose`] decides:
 //!
 //! | pick | what is done |
 //! |---|---|
@@ -10,8 +10,8 @@
 //! | [`Pick::Whole`] | all tables of a full bucket become one sorted list on level 2, and several buckets if much of it lives |
 //! | [`Pick::Join`] | two small neighbours become one |
 //!
-//! A level is *due* at `sublevels` of them and *eligible* from `min_sublevels` on, if it is read. A bucket is *full* when it
-//! has outgrown its capacity, when its last level has that many sublevels, or when most of it is garbage.
+//! A level is *due* at `sublevels` of them and *eligible* from `min_sublevels` on, if it is read. A bucket is *full*
+//! when it has outgrown its capacity, when its last level has that many sublevels, or when most of it is garbage.
 //! [`choose`] describes which of these comes first.
 //!
 //! # What always holds

@@ -1,5 +1,5 @@
-//! Choices on a store without a byte of storage: jobs start, fail and end in any order beside flushes and snapshots. Every
-//! reader gets the right answer, choices end, and what no snapshot needs is dropped.
+//! Choices on a store without a byte of storage: jobs start, fail and end in any order beside flushes and snapshots.
+//! Every reader gets the right answer, choices end, and what no snapshot needs is dropped.
 //!
 //! As in the engine, flushed writes may not be visible yet, and the part of a bucket that newer versions hide
 //! is an estimate: from samples and filters, and out of date.
@@ -352,7 +352,7 @@ impl Model {
 
     /// Runs jobs until none is chosen, which takes a few for each table: each empties a level or a bucket, or
     /// removes a bucket, and the writes pay for what splits add.
-    fn settle(&mut self, reads: u64) {
+    fn merge_all(&mut self, reads: u64) {
         while !self.jobs.is_empty() {
             self.finish(0);
         }

@@ -1,7 +1,7 @@
 //! Whole lives of a store with keys and no bytes: the costs of choices, by the order of the keys.
 //!
-//! A key takes one byte. Writes fill memtables; the bucket of a full one flushes it. All memtables together have a budget,
-//! so that each is smaller the more buckets there are. Two jobs run at a time, each of which writes a number
+//! A key takes one byte. Writes fill memtables; the bucket of a full one flushes it. All memtables together have a
+//! budget, so that each is smaller the more buckets there are. Two jobs run at a time, each of which writes a number
 //! of bytes for each that users write: a choice made while they run sees busy tables.
 
 use std::collections::HashSet;

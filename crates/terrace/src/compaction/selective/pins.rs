@@ -8,11 +8,11 @@ use std::collections::HashMap;
 /// What compactions kept for snapshots, by output table.
 #[derive(Debug, Clone, Default)]
 pub struct PinnedEntries {
-    tables: HashMap<u64, Pin>,
+    tables: HashMap<u64, PinnedSpan>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Pin {
+struct PinnedSpan {
     entries: u64,
     /// The oldest snapshot at the time.
     horizon: u64,
@@ -23,7 +23,7 @@ impl PinnedEntries {
     /// at sequence number `oldest_snapshot`.
     pub fn note(&mut self, table: u64, entries: u64, oldest_snapshot: u64) {
         if entries > 0 {
-            self.tables.insert(table, Pin { entries, horizon: oldest_snapshot });
+            self.tables.insert(table, PinnedSpan { entries, horizon: oldest_snapshot });
         }
     }
 

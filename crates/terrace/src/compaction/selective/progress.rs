@@ -166,7 +166,7 @@ impl Model {
         }
     }
 
-    fn settle(&mut self, options: &SelectiveOptions, table_entries: usize) {
+    fn compact_all(&mut self, options: &SelectiveOptions, table_entries: usize) {
         loop {
             let view = self.view();
             let Some(choice) = choose(&view, options) else { return };
@@ -187,7 +187,7 @@ enum Step {
     NoteAll,
     Snapshot,
     Release(prop::sample::Index),
-    Settle,
+    CompactAll,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -197,7 +197,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => Just(Step::NoteAll),
         1 => Just(Step::Snapshot),
         1 => any::<prop::sample::Index>().prop_map(Step::Release),
-        3 => Just(Step::Settle),
+        3 => Just(Step::CompactAll),
     ];
     prop::collection::vec(step, 1..24)
 }
@@ -224,13 +224,13 @@ proptest! {
                         model.snapshots.remove(which.get(&all));
                     }
                 }
-                Step::Settle => model.settle(&options, table_entries),
+                Step::CompactAll => model.compact_all(&options, table_entries),
             }
         }
-        model.settle(&options, table_entries);
-        // With no snapshot left and everything settled, garbage is bounded by the threshold.
+        model.compact_all(&options, table_entries);
+        // With no snapshot left and everything compacted, garbage is bounded by the threshold.
         model.snapshots.clear();
-        model.settle(&options, table_entries);
+        model.compact_all(&options, table_entries);
         for table in &model.view().tables {
             prop_assert!(model.view().kept(table) as f64 >= threshold.min(1.0) * table.entries as f64);
         }

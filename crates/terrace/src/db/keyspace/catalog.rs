@@ -90,11 +90,8 @@ impl Catalog {
             match engine.get(&place, None)?.as_deref().and_then(records::version_of) {
                 Some(VERSION) => default = BESIDE,
                 Some(version) => {
-                    return Err(Error::InvalidFormat {
-                        file: dir.to_path_buf(),
-                        found: format!("version {version} of the catalogue of keyspaces"),
-                        supported: VERSION.to_string(),
-                    });
+                    let found = format!("version {version} of the catalogue of keyspaces");
+                    return Err(Error::other_version(dir, found, VERSION.to_string()));
                 }
                 None => {}
             }

@@ -121,7 +121,7 @@ impl Db {
                 outcome => return outcome,
             }
             if turn.is_none() {
-                // Who has it does not wait for anybody, so a turn that does not come is no deadlock.
+                // The thread that has it waits for nobody, so a turn that does not come is no deadlock.
                 turn = self.inner.turn.try_lock_for(TURN * attempt.min(MOST_TURNS));
             }
             attempt += 1;

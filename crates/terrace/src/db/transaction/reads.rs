@@ -9,7 +9,7 @@
 //!    so from behind; all of it once the iterator has come to an end. It is compared with the transaction's
 //!    snapshot, entry by entry, and takes no memory, however much was read. A key that was written before the
 //!    iterator was made is compared, too: it may spoil a transaction needlessly, and no more.
-//! 3. Who compares for good does so while nothing else is written. Where every write moves the visible
+//! 3. The last comparison runs while nothing else is written. Where every write moves the visible
 //!    number, nothing needs to be compared while that stands still.
 
 use std::cmp::Ordering;

@@ -3,7 +3,7 @@
 use terrace_base::Result;
 use terrace_index::PointIndex;
 
-use super::layout::{Hint, Place};
+use super::layout::{Hint, ValueLocation};
 use super::tree::ValueTree;
 use crate::core::report::{CheckReport, problem};
 use crate::leveled::{LeveledTree, WriteBuffer};
@@ -31,7 +31,7 @@ fn check_values(values: &ValueTree, last: u64, report: &mut CheckReport) -> Resu
         if !values.may_hold(values.hash(key)) {
             problems.push(format!("value tree: {name} is not in the filter"));
         }
-        let Place::Here(word) = place else { return Ok(()) };
+        let ValueLocation::Here(word) = place else { return Ok(()) };
         match values.record(word, key) {
             Ok(record) if record.number > last => {
                 problems.push(format!("value tree: {name} has number {} after {last}", record.number));

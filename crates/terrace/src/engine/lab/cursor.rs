@@ -8,7 +8,7 @@ use terrace_base::Result;
 use terrace_index::{OrderedIndex, ScanBatch};
 use terrace_table::{Cursor, Kind};
 
-use super::layout::Place;
+use super::layout::ValueLocation;
 use super::tree::{ValueTree, kind};
 use crate::leveled::Moment;
 
@@ -103,7 +103,7 @@ impl TreeCursor {
     /// Loads the version of `key`, if there is one to show; returns the bytes copied. The caller has been
     /// present since before the word was loaded.
     fn take(&mut self, key: &[u8], bits: u64) -> Result<usize> {
-        let Place::Here(word) = self.tree.decode(bits)? else { return Ok(0) };
+        let ValueLocation::Here(word) = self.tree.decode(bits)? else { return Ok(0) };
         let record = self.tree.record(word, key)?;
         let value = match self.purpose {
             Purpose::Hiding(last) if record.number > last => return Ok(0),

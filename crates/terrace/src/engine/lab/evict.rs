@@ -13,7 +13,7 @@ use terrace_index::{OrderedIndex, PointIndex, ScanBatch};
 
 use super::clock::Round;
 use super::flush::count;
-use super::layout::{Hint, Place};
+use super::layout::{Hint, ValueLocation};
 use super::tree::{CHUNK, LEAST_THRESHOLD, ValueTree, Work, kind};
 use crate::leveled::{LeveledTree, WriteBuffer};
 use crate::levels::output::Wanted;
@@ -24,7 +24,7 @@ const FULL: (u64, u64) = (7, 8);
 const ENOUGH: (u64, u64) = (5, 8);
 
 /// Keys that leave, and what the index says of them.
-type Victims = BTreeMap<Vec<u8>, Place>;
+type Victims = BTreeMap<Vec<u8>, ValueLocation>;
 
 /// Moves what must leave to level 0.
 pub(super) fn evict<B: WriteBuffer>(values: &ValueTree, tree: &LeveledTree<B>) -> Result<()> {
@@ -35,7 +35,7 @@ pub(super) fn evict<B: WriteBuffer>(values: &ValueTree, tree: &LeveledTree<B>) -
     let leads_on = |hint: Option<Hint>| hint.is_some_and(|hint| tree.entry_bytes(hint.run).is_some());
     values.hints.trim(tree.run_bytes(), &|key, hint| leads_on(hint) && is_hot(key));
     for key in std::mem::take(&mut work.below) {
-        values.leave(&key, Place::Below)?;
+        values.leave(&key, ValueLocation::Below)?;
     }
     if values.index.is_empty() {
         return Ok(());
@@ -78,7 +78,7 @@ fn take_below<B: WriteBuffer>(
     let wanted = values.hints.is_on().then(|| Box::new(|_: &[u8]| true) as Box<Wanted<'_>>);
     let change = tree.to_level_0_noting(wanted, |add| {
         for (key, place) in victims {
-            let Place::Here(word) = place else { continue };
+            let ValueLocation::Here(word) = place else { continue };
             let record = values.record(*word, key)?;
             add(key, record.number, kind(*word), record.value)?;
         }
@@ -133,8 +133,8 @@ fn gather(values: &ValueTree, work: &mut Work, wanted: u64, last: u64) -> Result
 
 /// Bytes freed when `key` leaves; `None` if it must stay. An unreadable record stays where it is, so that its
 /// reader gets the error.
-fn bytes_of(values: &ValueTree, key: &[u8], place: Place, last: u64) -> Result<Option<u64>> {
-    let Place::Here(word) = place else { return Ok(Some(ValueTree::cost(0, key, true))) };
+fn bytes_of(values: &ValueTree, key: &[u8], place: ValueLocation, last: u64) -> Result<Option<u64>> {
+    let ValueLocation::Here(word) = place else { return Ok(Some(ValueTree::cost(0, key, true))) };
     match values.record(word, key) {
         Ok(record) => Ok((record.number <= last).then(|| ValueTree::cost(record.range().1, key, true))),
         Err(e) if e.kind() == ErrorKind::Corruption => Ok(None),

@@ -19,11 +19,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use terrace_base::Result;
 use terrace_table::Kind;
 
-use super::hints::Walk;
-use super::layout::Place;
+use super::hints::HintCursor;
+use super::layout::ValueLocation;
 use super::tree::{ValueTree, Work, is_full};
 use crate::core::snapshots::is_needed;
-use crate::leveled::{Add, Change, LeveledTree, Memtable, WriteBuffer};
+use crate::leveled::{Add, LeveledTree, LevelsEdit, Memtable, WriteBuffer};
 use crate::versions::{RECORD_BYTES_BEFORE_KEY, Version};
 
 /// The longest record: larger ones take whole extents, and leave most of them unused.
@@ -40,7 +40,7 @@ pub(super) fn flush<B: WriteBuffer>(
     values: &ValueTree,
     tree: &LeveledTree<B>,
     memtable: &B::Memtable,
-) -> Result<Change> {
+) -> Result<LevelsEdit> {
     // Listed after all of the memtable became visible: later snapshots see nothing older.
     let held = tree.core().snapshots.list();
     let mut work = values.work.lock();
@@ -94,7 +94,7 @@ fn add_if_needed(
     add: &mut Add<'_>,
 ) -> Result<()> {
     let Some((key, until)) = replaced else { return Ok(()) };
-    let Some(Place::Here(word)) = values.place(&key)? else { return Ok(()) };
+    let Some(ValueLocation::Here(word)) = values.place(&key)? else { return Ok(()) };
     let record = values.record(word, &key)?;
     match is_needed(held, record.number, until) {
         true => add(&key, record.number, super::tree::kind(word), record.value),
@@ -110,7 +110,7 @@ struct Flushing<'a> {
     values: &'a ValueTree,
     work: &'a mut Work,
     /// The keys' hints.
-    hints: Walk<'a>,
+    hints: HintCursor<'a>,
     has_hint: Rc<Cell<bool>>,
     held: &'a [u64],
     /// Bytes by which the tree may still grow.
@@ -151,7 +151,7 @@ impl Flushing<'_> {
                 return Ok(false);
             }
             None => {}
-            Some(Place::Here(word)) => {
+            Some(ValueLocation::Here(word)) => {
                 let there = self.values.record(word, key)?;
                 if there.number >= seq {
                     return Ok(true);
@@ -160,15 +160,15 @@ impl Flushing<'_> {
                 self.room += ValueTree::cost(freed, key, false);
                 self.values.touched.touch(hash);
             }
-            Some(Place::Below) => {}
+            Some(ValueLocation::Below) => {}
         }
         if self.put(taken, before)? {
             let figures = &self.values.figures;
             count(if before.is_none() { &figures.admitted } else { &figures.updated });
             return Ok(true);
         }
-        if let Some(Place::Here(_)) = before {
-            self.values.set(key, Place::Below, false)?;
+        if let Some(ValueLocation::Here(_)) = before {
+            self.values.set(key, ValueLocation::Below, false)?;
             self.values.retire(before);
             self.work.below.push(key.to_vec());
         }
@@ -176,7 +176,7 @@ impl Flushing<'_> {
     }
 
     /// Replaces the tree's version by another; false if there is no room for it.
-    fn put(&mut self, taken: &Taken<'_>, before: Option<Place>) -> Result<bool> {
+    fn put(&mut self, taken: &Taken<'_>, before: Option<ValueLocation>) -> Result<bool> {
         let (key, number, kind, value) = *taken;
         let value = (kind == Kind::Put).then_some(value);
         let bytes = RECORD_BYTES_BEFORE_KEY + (key.len() + value.unwrap_or_default().len()) as u64;

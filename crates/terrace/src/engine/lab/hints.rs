@@ -16,7 +16,7 @@
 //!
 //! 1. A hint names a block that holds the key, if the manifest names its run. It is set only after the
 //!    manifest names the run, and file numbers are not used again.
-//! 2. Whoever changes the tree, or needs it unchanged, holds `work`. Any number read without it.
+//! 2. A thread that changes the tree, or needs it unchanged, holds `work`. Any number read without it.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -55,12 +55,12 @@ pub(super) struct Hints {
     bytes: u64,
     share: f64,
     most: u64,
-    pub figures: Figures,
+    pub figures: HintFigures,
 }
 
 /// Counts since the opening.
 #[derive(Debug, Default)]
-pub(super) struct Figures {
+pub(super) struct HintFigures {
     pub bound: AtomicU64,
     /// Copies that have become stale in their places.
     pub outdated: AtomicU64,
@@ -91,7 +91,7 @@ impl Hints {
             bytes: options.hint_tree_bytes,
             share: options.hint_tree_share,
             most: pool.max_size() / POOL_SHARE,
-            figures: Figures::default(),
+            figures: HintFigures::default(),
         })
     }
 
@@ -141,8 +141,8 @@ impl Hints {
     }
 
     /// A walk along ascending keys.
-    pub fn walk(&self) -> Walk<'_> {
-        Walk { hints: self, batch: ScanBatch::new(), at: 0, is_last: false }
+    pub fn walk(&self) -> HintCursor<'_> {
+        HintCursor { hints: self, batch: ScanBatch::new(), at: 0, is_last: false }
     }
 
     /// Calls `each` with every hint in a range of keys, without its end, until that returns false.
@@ -343,7 +343,7 @@ impl Hints {
 }
 
 /// A position among hints that advances with ascending keys.
-pub(super) struct Walk<'a> {
+pub(super) struct HintCursor<'a> {
     hints: &'a Hints,
     batch: ScanBatch,
     at: usize,
@@ -351,7 +351,7 @@ pub(super) struct Walk<'a> {
     is_last: bool,
 }
 
-impl Walk<'_> {
+impl HintCursor<'_> {
     /// The hint of `key`, which must be after the keys requested before, and its word.
     pub fn find(&mut self, key: &[u8]) -> Option<(Hint, u64)> {
         if !self.hints.is_on() {

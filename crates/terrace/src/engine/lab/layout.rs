@@ -26,27 +26,27 @@ const BELOW: u64 = 1 << 63;
 
 /// Where the newest flushed version of a key is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ValueLocation {
     /// In a record.
     Here(RecordRef),
     /// On the levels.
     Below,
 }
 
-impl Place {
+impl ValueLocation {
     /// Decodes a word; `None` if the bits are none.
-    pub fn decode(bits: u64) -> Option<Place> {
+    pub fn decode(bits: u64) -> Option<ValueLocation> {
         match bits {
-            BELOW => Some(Place::Below),
-            bits => RecordRef::decode(bits).map(Place::Here),
+            BELOW => Some(ValueLocation::Below),
+            bits => RecordRef::decode(bits).map(ValueLocation::Here),
         }
     }
 
     /// The word.
     pub fn bits(self) -> u64 {
         match self {
-            Place::Here(word) => word.bits(),
-            Place::Below => BELOW,
+            ValueLocation::Here(word) => word.bits(),
+            ValueLocation::Below => BELOW,
         }
     }
 }
@@ -135,13 +135,13 @@ mod tests {
     #[test]
     fn words_lead_back_to_places() {
         let word = RecordRef::new(0x1240, true, false);
-        assert_eq!(Place::decode(word.bits()), Some(Place::Here(word)));
-        assert_eq!(Place::decode(1 << 63), Some(Place::Below));
-        for place in [Place::Here(word), Place::Below] {
-            assert_eq!(Place::decode(place.bits()), Some(place));
+        assert_eq!(ValueLocation::decode(word.bits()), Some(ValueLocation::Here(word)));
+        assert_eq!(ValueLocation::decode(1 << 63), Some(ValueLocation::Below));
+        for place in [ValueLocation::Here(word), ValueLocation::Below] {
+            assert_eq!(ValueLocation::decode(place.bits()), Some(place));
         }
         for wrong in [0, 1 << 62, 1 << 63 | 0x40, 0x40 | 1 << 52] {
-            assert_eq!(Place::decode(wrong), None, "{wrong:#x}");
+            assert_eq!(ValueLocation::decode(wrong), None, "{wrong:#x}");
         }
     }
 }

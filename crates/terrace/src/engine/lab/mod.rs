@@ -1,5 +1,5 @@
-//! LAB-DB, reconstructed from its abstract: an LSM-tree with a tree of values in persistent memory between its memtables and
-//! level 0.
+//! LAB-DB, reconstructed from its abstract: an LSM-tree with a tree of values in persistent memory between its
+//! memtables and level 0.
 //!
 //! ```text
 //!   write ──▶ commit log (PM)

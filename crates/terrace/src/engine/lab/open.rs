@@ -7,18 +7,18 @@ use terrace_base::{Error, Result};
 use super::layout::ROOTS;
 use super::tree::ValueTree;
 use super::{Lab, Values, witness};
-use crate::commit_log::{Beside, Gathered, LogHome, Opened};
+use crate::commit_log::{Gathered, LogHome, Opened, PoolContents};
 use crate::compaction::leveled::LeastOverlap;
 use crate::core::Core;
 use crate::core::engine::Engine;
-use crate::leveled::logged::LoggedMemtables;
+use crate::leveled::logged::{self, LoggedMemtables};
 use crate::leveled::{LeveledTree, Parts, policy, settings};
 use crate::options::{EngineKind, LogPlace};
 use crate::pool;
 
 /// What lies in the pool beside logs.
-const IN_POOL: Beside =
-    Beside { is_needed: true, roots: &ROOTS, fill: ValueTree::create, is_used: witness::is_used };
+const IN_POOL: PoolContents =
+    PoolContents { is_needed: true, roots: &ROOTS, fill: ValueTree::create, is_used: witness::is_used };
 
 /// The log's place: in the pool.
 pub(super) fn log_home() -> LogHome {
@@ -27,12 +27,7 @@ pub(super) fn log_home() -> LogHome {
 
 /// Opens or creates the database in `core.dir`; returns it and the last sequence number in it.
 pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
-    let opened = log_home().open(&core)?;
-    let lab = assemble(core, opened, None, &mut Err)?;
-    lab.verify_pool();
-    prepare(&lab);
-    let last = lab.last_seq();
-    Ok((lab, last))
+    logged::open(core, &log_home(), assemble, prepare)
 }
 
 /// Builds what lies only in DRAM after the first answers: the filter, and the stale bytes of each run.
@@ -51,7 +46,7 @@ fn prepare(lab: &Lab) {
 /// elsewhere, and the tree's contents are in tables.
 pub(super) fn assemble(
     core: Arc<Core>,
-    Opened { manifest, pool, found }: Opened,
+    Opened { manifest, pool, state }: Opened,
     gathered: Option<&Gathered>,
     damaged: &mut dyn FnMut(Error) -> Result<()>,
 ) -> Result<Arc<Lab>> {
@@ -67,6 +62,6 @@ pub(super) fn assemble(
     let (settings, policy) = (settings(options, levels), policy(levels, LeastOverlap));
     let lab =
         LeveledTree::new(core.clone(), Parts { settings, policy, manifest, pool, buffer, lists: None })?;
-    lab.recover(found, gathered, damaged)?;
+    lab.recover(state, gathered, damaged)?;
     Ok(lab)
 }

@@ -7,8 +7,8 @@
 //! holder of a snapshot, since all of those see the tree's versions, and nobody who takes one later, since
 //! those versions were visible before snapshots were listed.
 //!
-//! A copy that is not stale hides nothing, although the tree has its key: an eviction may have just written it, and be about
-//! to remove that very version from the tree.
+//! A copy that is not stale hides nothing, although the tree has its key: an eviction may have just written it, and be
+//! about to remove that very version from the tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
 
-use super::layout::{Hint, Place};
+use super::layout::{Hint, ValueLocation};
 use super::tree::{LEAST_THRESHOLD, ValueTree};
 use crate::leveled::{MergePart, Watched};
 use crate::levels::run::Passed;
@@ -83,7 +83,7 @@ fn passed(values: &ValueTree, part: &MergePart<'_>, blocks: &BTreeMap<(u64, u64)
 /// Whether nobody sees anything of `key` below the value tree.
 fn hides(values: &ValueTree, part: &MergePart<'_>, key: &[u8]) -> Result<bool> {
     let _here = values.limbo.enter();
-    let Some(Place::Here(word)) = values.place(key)? else { return Ok(false) };
+    let Some(ValueLocation::Here(word)) = values.place(key)? else { return Ok(false) };
     let number = values.record(word, key)?.number;
     Ok(number <= part.visible && part.held.iter().all(|&held| held >= number))
 }

@@ -14,7 +14,7 @@ use terrace_index::{FastFair, OrderedIndex, ScanBatch};
 use terrace_pmem::Pool;
 use terrace_table::Kind;
 
-use super::layout::{Place, VALUES_ROOT};
+use super::layout::{VALUES_ROOT, ValueLocation};
 use super::open;
 use super::tree::{CHUNK, kind};
 use super::witness::Witness;
@@ -123,9 +123,9 @@ type Version = (Vec<u8>, u64, Kind, Bytes);
 
 /// The version that the word `bits` of `key` leads to; `None` if that is on the levels.
 fn entry(pool: &Pool, key: &[u8], bits: u64) -> Result<Option<Version>> {
-    match Place::decode(bits) {
-        Some(Place::Below) => Ok(None),
-        Some(Place::Here(word)) => {
+    match ValueLocation::decode(bits) {
+        Some(ValueLocation::Below) => Ok(None),
+        Some(ValueLocation::Here(word)) => {
             // SAFETY: only this repair has the pool, and it frees nothing.
             let record = unsafe { Record::peek(pool, word)? }.of(pool, key)?;
             Ok(Some(version(&record)))

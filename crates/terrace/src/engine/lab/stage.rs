@@ -11,7 +11,7 @@ use super::tree::ValueTree;
 use super::{check, evict, flush, passed};
 use crate::core::report::CheckReport;
 use crate::leveled::{
-    Change, LeveledTree, Memtable, MergePart, Moment, Relocations, Stage, Watched, WriteBuffer,
+    LeveledTree, LevelsEdit, Memtable, MergePart, Moment, Relocations, Stage, Watched, WriteBuffer,
 };
 use crate::levels::Stale;
 use crate::manifest::State;
@@ -57,7 +57,10 @@ impl Stage for Values {
         self.0.as_ref().map_or(Ok(()), |values| values.prove(state, logged))
     }
 
-    fn flush<B: WriteBuffer<Stage = Self>>(tree: &LeveledTree<B>, memtable: &B::Memtable) -> Result<Change> {
+    fn flush<B: WriteBuffer<Stage = Self>>(
+        tree: &LeveledTree<B>,
+        memtable: &B::Memtable,
+    ) -> Result<LevelsEdit> {
         match &tree.stage().0 {
             Some(values) => flush::flush(values, tree, memtable),
             None => tree.to_level_0(|add| memtable.visit(add)),

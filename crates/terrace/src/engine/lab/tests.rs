@@ -18,7 +18,7 @@ use terrace_sim::{Change, Explorer, KvModel, Map, PmOptions, Recorder, World, Wo
 use terrace_table::Position;
 
 use super::Lab;
-use super::layout::{Hint, Place};
+use super::layout::{Hint, ValueLocation};
 use super::open::{assemble, log_home};
 use super::tree::{ValueTree, kind};
 use crate::batch::WriteBatch;
@@ -111,8 +111,8 @@ impl Subject {
     fn below(&self, k: u8) -> Result<()> {
         let _work = self.values.work.lock();
         let before = self.values.place(&key(k))?;
-        if let Some(Place::Here(_)) = before {
-            self.values.set(&key(k), Place::Below, false)?;
+        if let Some(ValueLocation::Here(_)) = before {
+            self.values.set(&key(k), ValueLocation::Below, false)?;
             self.values.retire(before);
         }
         Ok(())
@@ -178,7 +178,7 @@ fn look(values: &ValueTree) -> std::result::Result<Map, String> {
     let mut batch = ScanBatch::new();
     values.index.scan(Bound::Unbounded, false, usize::MAX, &mut batch).map_err(told)?;
     for (key, bits) in batch.iter() {
-        let Place::Here(word) = values.decode(bits).map_err(told)? else { continue };
+        let ValueLocation::Here(word) = values.decode(bits).map_err(told)? else { continue };
         let record = values.record(word, key).map_err(told)?;
         found.insert(key.to_vec(), if word.is_tombstone() { GONE.to_vec() } else { record.value.to_vec() });
     }
@@ -353,7 +353,7 @@ fn a_version_that_is_about_to_leave_is_not_dropped_from_where_it_goes() {
         flush(&lab);
     }
     let place = values.place(b"hot").unwrap().expect("it is written often");
-    let Place::Here(word) = place else { panic!("{place:?}") };
+    let ValueLocation::Here(word) = place else { panic!("{place:?}") };
     // With a hint that leads there, to a block of nothing else.
     let change = lab.to_level_0_noting(Some(Box::new(|_: &[u8]| true)), |add| {
         let record = values.record(word, b"hot")?;
@@ -378,14 +378,16 @@ fn a_stale_copy_makes_none_stale_with_which_it_is_merged() {
     // One entry a block.
     let value = |byte: u8| vec![byte; 5000];
     let copy = |wanted: bool| {
-        let Some(Place::Here(word)) = values.place(b"hot").unwrap() else { panic!("it is written often") };
+        let Some(ValueLocation::Here(word)) = values.place(b"hot").unwrap() else {
+            panic!("it is written often")
+        };
         let wanted = wanted.then(|| Box::new(|_: &[u8]| true) as _);
         let change = lab.to_level_0_noting(wanted, |add| {
             let record = values.record(word, b"hot")?;
             add(b"hot", record.number, kind(word), record.value)
         });
         lab.put(change.unwrap()).unwrap();
-        Place::Here(word)
+        ValueLocation::Here(word)
     };
     let merge = |round: u8| {
         put(&lab, &[b'a', round], &value(round));

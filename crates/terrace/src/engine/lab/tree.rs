@@ -7,8 +7,8 @@
 //!
 //! One thread at a time changes it, under `work`; any number read it without locks. Invariants:
 //!
-//! 1. A word names a record of its key that was durable before the word was, or says "below". A record is freed after nothing
-//!    names it and all who may see it have left (`limbo`).
+//! 1. A word names a record of its key that was durable before the word was, or says "below". A record is freed after
+//!    nothing names it and all who may see it have left (`limbo`).
 //! 2. A key's record has its newest flushed version, and no older version of it lies above level 0. If its
 //!    word says "below", or there is none, the newest flushed version is on the levels.
 //! 3. Only a newer version replaces an older one of its key. If a snapshot needs the older one, it is on
@@ -36,7 +36,7 @@ use terrace_table::{Entry, Kind};
 use super::clock::Touched;
 use super::filter::Filter;
 use super::hints::Hints;
-use super::layout::{Place, VALUES_ROOT};
+use super::layout::{VALUES_ROOT, ValueLocation};
 use super::sketch::Sketch;
 use super::witness::Witness;
 use crate::core::Core;
@@ -86,7 +86,7 @@ pub(super) struct ValueTree {
     pub hints: Hints,
     /// Held while changing the tree, or to keep it unchanged.
     pub work: Mutex<Work>,
-    pub figures: Figures,
+    pub figures: TreeFigures,
     seed: u64,
     /// Most bytes of the filter.
     most_filter_bytes: u64,
@@ -112,7 +112,7 @@ pub(super) struct Work {
 
 /// Counts since the opening.
 #[derive(Debug, Default)]
-pub(super) struct Figures {
+pub(super) struct TreeFigures {
     pub admitted: AtomicU64,
     pub updated: AtomicU64,
     pub evicted: AtomicU64,
@@ -158,7 +158,7 @@ impl ValueTree {
             index,
             limbo,
             work: Mutex::new(work),
-            figures: Figures::default(),
+            figures: TreeFigures::default(),
             seed: core.env.hash_seed.unwrap_or_else(Rng::fresh_seed),
             most_filter_bytes: share,
             bytes: if has_values { options.value_tree_bytes } else { 0 },
@@ -192,21 +192,22 @@ impl ValueTree {
     }
 
     /// What the index says of `key`.
-    pub fn place(&self, key: &[u8]) -> Result<Option<Place>> {
+    pub fn place(&self, key: &[u8]) -> Result<Option<ValueLocation>> {
         self.index.get(key)?.map(|bits| self.decode(bits)).transpose()
     }
 
     /// Decodes the word `bits` of the index.
-    pub fn decode(&self, bits: u64) -> Result<Place> {
-        Place::decode(bits).ok_or_else(|| {
+    pub fn decode(&self, bits: u64) -> Result<ValueLocation> {
+        ValueLocation::decode(bits).ok_or_else(|| {
             self.pool.corruption(0, "the word of a key in the value tree", format!("{bits:#018x}"))
         })
     }
 
-    /// The record of `key` that `word` names. The caller has been present since before it loaded the word, or holds `work`.
+    /// The record of `key` that `word` names. The caller has been present since before it loaded the word, or holds
+    /// `work`.
     pub fn record(&self, word: RecordRef, key: &[u8]) -> Result<Record<'_>> {
-        // SAFETY: nothing that the index named then is freed as long as the caller is present; whoever frees
-        // holds `work`.
+        // SAFETY: nothing that the index named then is freed as long as the caller is present; a thread
+        // that frees holds `work`.
         unsafe { Record::load(&self.pool, word)? }.of(&self.pool, key)
     }
 
@@ -221,7 +222,7 @@ impl ValueTree {
         let _here = self.limbo.enter();
         let place = self.place(key)?;
         trail::note(|| Touch::Index { found: place.is_some() });
-        let Some(Place::Here(word)) = place else { return Ok(None) };
+        let Some(ValueLocation::Here(word)) = place else { return Ok(None) };
         let record = self.record(word, key)?;
         trail::note(|| Touch::Record { bytes: (key.len() + record.value.len()) as u64 });
         if record.number > at {
@@ -238,7 +239,7 @@ impl ValueTree {
 
     /// Sets `place` of `key` in the index, where the key `is_new` or not. It is durable on return. The caller
     /// holds `work`.
-    pub fn set(&self, key: &[u8], place: Place, is_new: bool) -> Result<()> {
+    pub fn set(&self, key: &[u8], place: ValueLocation, is_new: bool) -> Result<()> {
         if is_new {
             // Before anybody can find the key in the index. If it does not get there, it is searched for in
             // vain.
@@ -249,24 +250,32 @@ impl ValueTree {
 
     /// Keeps a version of a key; it replaces `before` in the index. It is durable on return; on an error
     /// nothing has changed. The caller holds `work`.
-    pub fn keep(&self, version: &Version<'_>, before: Option<Place>) -> Result<()> {
+    pub fn keep(&self, version: &Version<'_>, before: Option<ValueLocation>) -> Result<()> {
+        debug_assert!(self.is_newer(version, before), "a newer version replaces an older one");
         let record = NewRecord::write(&self.pool, version)?;
         self.pool.drain();
-        self.set(version.key, Place::Here(record.word()), before.is_none())?;
+        self.set(version.key, ValueLocation::Here(record.word()), before.is_none())?;
         record.keep();
         self.retire(before);
         Ok(())
     }
 
+    /// Whether nothing that can be read speaks against `version` being newer than the one at `before`.
+    fn is_newer(&self, version: &Version<'_>, before: Option<ValueLocation>) -> bool {
+        let Some(ValueLocation::Here(word)) = before else { return true };
+        // SAFETY: the caller holds `work`, and so does a thread that frees records.
+        unsafe { Record::peek(&self.pool, word) }.map_or(true, |older| older.number < version.number)
+    }
+
     /// Retires what a key's word named.
-    pub fn retire(&self, before: Option<Place>) {
-        if let Some(Place::Here(word)) = before {
+    pub fn retire(&self, before: Option<ValueLocation>) {
+        if let Some(ValueLocation::Here(word)) = before {
             self.limbo.retire(word);
         }
     }
 
     /// Removes `key`, if its place in the index still is `place`. The caller holds `work`.
-    pub fn leave(&self, key: &[u8], place: Place) -> Result<()> {
+    pub fn leave(&self, key: &[u8], place: ValueLocation) -> Result<()> {
         if self.index.compare_exchange(key, Some(place.bits()), None)?.is_ok() {
             self.filter.load().iter().for_each(|filter| filter.remove(self.hash(key)));
             self.retire(Some(place));
@@ -300,7 +309,7 @@ impl ValueTree {
     }
 
     /// Calls `each` with every key and its place in the index. Nothing changes meanwhile.
-    pub fn each_place(&self, each: &mut dyn FnMut(&[u8], Place) -> Result<()>) -> Result<()> {
+    pub fn each_place(&self, each: &mut dyn FnMut(&[u8], ValueLocation) -> Result<()>) -> Result<()> {
         let (mut batch, mut from) = (ScanBatch::new(), Bound::Unbounded);
         loop {
             batch.clear();
@@ -356,8 +365,8 @@ impl ValueTree {
         self.index.mark(&mut marks)?;
         self.hints.mark(&mut marks)?;
         self.each_place(&mut |_, place| match place {
-            Place::Here(word) => marks.slot(word.offset()),
-            Place::Below => Ok(()),
+            ValueLocation::Here(word) => marks.slot(word.offset()),
+            ValueLocation::Below => Ok(()),
         })?;
         then(marks)
     }

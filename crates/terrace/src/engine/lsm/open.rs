@@ -5,35 +5,32 @@ use std::sync::Arc;
 use terrace_base::{Error, Result};
 
 use super::Lsm;
-use crate::commit_log::{Beside, Gathered, LogHome, Opened};
+use crate::commit_log::{Gathered, LogHome, Opened, PoolContents};
 use crate::compaction::leveled::LeastOverlap;
 use crate::core::Core;
 use crate::core::engine::Engine;
-use crate::leveled::logged::LoggedMemtables;
+use crate::leveled::logged::{self, LoggedMemtables};
 use crate::leveled::{LeveledTree, Parts, policy, settings};
 use crate::options::EngineKind;
 use crate::pool;
 
 /// The log's place.
 pub(super) fn log_home(core: &Core) -> LogHome {
-    let beside = Beside::NOTHING;
+    let beside = PoolContents::NOTHING;
     LogHome { engine: EngineKind::Lsm, asked: core.options.lsm.log, first: Vec::new, beside }
 }
 
 /// Opens or creates the database in `core.dir`; returns it and the last sequence number in it.
 pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
-    let opened = log_home(&core).open(&core)?;
-    let lsm = assemble(core, opened, None, &mut Err)?;
-    lsm.verify_pool();
-    let last = lsm.last_seq();
-    Ok((lsm, last))
+    let home = log_home(&core);
+    logged::open(core, &home, assemble, |_| {})
 }
 
 /// Assembles the engine from its opened parts, and brings it to rest. For a repair: with logs that lie
 /// elsewhere, and with a function that decides about damaged ones.
 pub(super) fn assemble(
     core: Arc<Core>,
-    Opened { manifest, pool, found }: Opened,
+    Opened { manifest, pool, state }: Opened,
     gathered: Option<&Gathered>,
     damaged: &mut dyn FnMut(Error) -> Result<()>,
 ) -> Result<Arc<Lsm>> {
@@ -45,6 +42,6 @@ pub(super) fn assemble(
     let (settings, policy) = (settings(options, &options.lsm), policy(&options.lsm, LeastOverlap));
     let lsm =
         LeveledTree::new(core.clone(), Parts { settings, policy, manifest, pool, buffer, lists: None })?;
-    lsm.recover(found, gathered, damaged)?;
+    lsm.recover(state, gathered, damaged)?;
     Ok(lsm)
 }

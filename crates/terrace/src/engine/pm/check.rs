@@ -7,12 +7,12 @@
 use std::time::Duration;
 
 use terrace_base::Result;
-use terrace_index::ScanBatch;
+use terrace_index::{PointIndex, ScanBatch};
 use terrace_pmem::{Granularity, Marks};
 
 use super::PmStore;
 use super::elsewhere::{Elsewhere, PlaceOf, VersionRef, VersionRefOf};
-use super::index::KeyIndex;
+use super::index::{KeyIndex, PmEngine, PositionOf};
 use super::versions::Named;
 use crate::core::report::{CheckReport, problem};
 use crate::pool;
@@ -30,12 +30,12 @@ fn yields() -> bool {
     false
 }
 
-pub(super) fn check<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
+pub(super) fn check<E: PmEngine>(store: &PmStore<E>) -> Result<CheckReport> {
     store.jobs.wait_idle();
     store.home.still(|| check_still(store))
 }
 
-fn check_still<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
+fn check_still<E: PmEngine>(store: &PmStore<E>) -> Result<CheckReport> {
     let (_alone, _still, rested) = loop {
         let (alone, still) = (store.gate.exclusive(), store.index.still());
         let rested = store.index.rest(&store.core);
@@ -59,14 +59,14 @@ fn check_still<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
 }
 
 /// Proves index and records, without the rest of the pool.
-pub(super) fn prove<I: KeyIndex>(store: &PmStore<I>) -> Result<CheckReport> {
+pub(super) fn prove<E: PmEngine>(store: &PmStore<E>) -> Result<CheckReport> {
     let _alone = store.gate.exclusive();
     let _still = store.index.still();
     prove_words(store, &mut store.pool.marks()).map(|(report, _)| report)
 }
 
 /// Checks the versions that the words lead to, with all their places.
-fn prove_words<I: KeyIndex>(store: &PmStore<I>, marks: &mut Marks) -> Result<(CheckReport, Vec<PlaceOf<I>>)> {
+fn prove_words<E: PmEngine>(store: &PmStore<E>, marks: &mut Marks) -> Result<(CheckReport, Vec<PlaceOf<E>>)> {
     let mut report = CheckReport::default();
     let mut places = Vec::new();
     let counted = check_words(store, marks, &mut places, &mut report)?;
@@ -78,13 +78,13 @@ fn prove_words<I: KeyIndex>(store: &PmStore<I>, marks: &mut Marks) -> Result<(Ch
 }
 
 /// Follows every word of the index; returns the keys in it.
-fn check_words<I: KeyIndex>(
-    store: &PmStore<I>,
+fn check_words<E: PmEngine>(
+    store: &PmStore<E>,
     marks: &mut Marks,
-    places: &mut Vec<PlaceOf<I>>,
+    places: &mut Vec<PlaceOf<E>>,
     report: &mut CheckReport,
 ) -> Result<u64> {
-    let (mut cursor, mut batch, mut more) = (I::Cursor::default(), ScanBatch::new(), true);
+    let (mut cursor, mut batch, mut more) = (PositionOf::<E>::default(), ScanBatch::new(), true);
     let mut counted = 0;
     while more {
         let visited = store.visit_batch(&mut cursor, &mut batch, &mut |key, word| {
@@ -100,12 +100,12 @@ fn check_words<I: KeyIndex>(
     Ok(counted)
 }
 
-fn check_chain<I: KeyIndex>(
-    store: &PmStore<I>,
+fn check_chain<E: PmEngine>(
+    store: &PmStore<E>,
     key: &[u8],
-    word: VersionRefOf<I>,
+    word: VersionRefOf<E>,
     marks: &mut Marks,
-    places: &mut Vec<PlaceOf<I>>,
+    places: &mut Vec<PlaceOf<E>>,
     entries: &mut u64,
 ) -> Result<()> {
     // Marked even if it is damaged: it has an owner.
@@ -130,16 +130,16 @@ fn check_chain<I: KeyIndex>(
                 places.push(place);
             }
             let loaded = store.home.load(key, place)?.ok_or_else(|| store.home.lost(place))?;
-            told(store, word, number.unwrap_or(loaded.number).max(loaded.number))?;
+            check_number(store, word, number.unwrap_or(loaded.number).max(loaded.number))?;
         } else if i == 0 {
-            told(store, word, number.unwrap_or(0))?;
+            check_number(store, word, number.unwrap_or(0))?;
         }
     }
     Ok(())
 }
 
 /// Fails unless the number was given out.
-fn told<I: KeyIndex>(store: &PmStore<I>, word: VersionRefOf<I>, number: u64) -> Result<()> {
+fn check_number<E: PmEngine>(store: &PmStore<E>, word: VersionRefOf<E>, number: u64) -> Result<()> {
     if number > store.number() {
         let at = word.record().map_or(0, |record| record.offset());
         return Err(store.pool.corruption(at, "a number that was given out", "a higher one"));
@@ -147,7 +147,7 @@ fn told<I: KeyIndex>(store: &PmStore<I>, word: VersionRefOf<I>, number: u64) -> 
     Ok(())
 }
 
-pub(super) fn fill_stats<I: KeyIndex>(store: &PmStore<I>, stats: &mut Stats) {
+pub(super) fn fill_stats<E: PmEngine>(store: &PmStore<E>, stats: &mut Stats) {
     pool::fill_stats(&store.pool, stats);
     stats.durability = durability(store.pool.granularity()).into();
     stats.emulated = store.emulated.clone();

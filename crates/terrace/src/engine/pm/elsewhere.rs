@@ -22,7 +22,7 @@ use terrace_base::{Error, Result};
 use terrace_table::{ReadBuffers, TableMeta};
 
 use super::PmStore;
-use super::index::KeyIndex;
+use super::index::PmEngine;
 use crate::compaction::selective::RangeScan;
 use crate::core::report::CheckReport;
 use crate::manifest::{Identity, KnownStamp, State};
@@ -115,7 +115,7 @@ pub(crate) trait Elsewhere: Debug + Send + Sync + Sized + 'static {
     fn watch(&self) -> Option<RangeScan>;
 
     /// A walk with a watch is over, which has found its keys `scattered` over these tables.
-    fn range_was_read<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>, scattered: Vec<u64>);
+    fn range_was_read<E: PmEngine<Home = Self>>(&self, store: &PmStore<E>, scattered: Vec<u64>);
 
     /// The error that a named `place` does not exist.
     fn lost(&self, place: Self::Place) -> Error;
@@ -128,7 +128,7 @@ pub(crate) trait Elsewhere: Debug + Send + Sync + Sized + 'static {
 
     /// Called after a write, while the caller holds nothing: gives back what writes have left here, if that
     /// is much.
-    fn tidy<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>);
+    fn tidy<E: PmEngine<Home = Self>>(&self, store: &PmStore<E>);
 
     /// Bytes read to get the version at `place`.
     fn bytes_at(&self, place: Self::Place) -> u64;
@@ -141,22 +141,22 @@ pub(crate) trait Elsewhere: Debug + Send + Sync + Sized + 'static {
 
     /// A version of this many bytes is about to be written to the pool, and nothing is held yet: the moment
     /// to throttle writers.
-    fn pace<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>, bytes: usize);
+    fn pace<E: PmEngine<Home = Self>>(&self, store: &PmStore<E>, bytes: usize);
 
     /// Makes room in the pool for a write that has found none; returns whether there is more. The caller
     /// holds nothing.
-    fn relieve<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>) -> Result<bool>;
+    fn relieve<E: PmEngine<Home = Self>>(&self, store: &PmStore<E>) -> Result<bool>;
 
     /// The database has been opened: starts the rest of the opening in the background.
-    fn opened<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>) -> Result<()>;
+    fn opened<E: PmEngine<Home = Self>>(&self, store: &PmStore<E>) -> Result<()>;
 
     /// Compacts everything that is worth it.
-    fn compact<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>) -> Result<()>;
+    fn compact<E: PmEngine<Home = Self>>(&self, store: &PmStore<E>) -> Result<()>;
 
     /// Proves what lies here, given every named place. Nobody writes, and nothing runs in the background.
-    fn check<I: KeyIndex<Home = Self>>(
+    fn check<E: PmEngine<Home = Self>>(
         &self,
-        store: &PmStore<I>,
+        store: &PmStore<E>,
         named: &[Self::Place],
         report: &mut CheckReport,
     ) -> Result<()>;
@@ -233,7 +233,7 @@ impl Elsewhere for Nowhere {
         None
     }
 
-    fn range_was_read<I: KeyIndex<Home = Self>>(&self, _: &PmStore<I>, _: Vec<u64>) {}
+    fn range_was_read<E: PmEngine<Home = Self>>(&self, _: &PmStore<E>, _: Vec<u64>) {}
 
     fn lost(&self, place: Infallible) -> Error {
         match place {}
@@ -247,7 +247,7 @@ impl Elsewhere for Nowhere {
         match place {}
     }
 
-    fn tidy<I: KeyIndex<Home = Self>>(&self, _: &PmStore<I>) {}
+    fn tidy<E: PmEngine<Home = Self>>(&self, _: &PmStore<E>) {}
 
     fn bytes_at(&self, place: Infallible) -> u64 {
         match place {}
@@ -257,23 +257,23 @@ impl Elsewhere for Nowhere {
 
     fn was_written<P: Place>(&self, _: RecordRef, _: Option<VersionRef<P>>) {}
 
-    fn pace<I: KeyIndex<Home = Self>>(&self, _: &PmStore<I>, _: usize) {}
+    fn pace<E: PmEngine<Home = Self>>(&self, _: &PmStore<E>, _: usize) {}
 
-    fn relieve<I: KeyIndex<Home = Self>>(&self, _: &PmStore<I>) -> Result<bool> {
+    fn relieve<E: PmEngine<Home = Self>>(&self, _: &PmStore<E>) -> Result<bool> {
         Ok(false)
     }
 
-    fn opened<I: KeyIndex<Home = Self>>(&self, _: &PmStore<I>) -> Result<()> {
+    fn opened<E: PmEngine<Home = Self>>(&self, _: &PmStore<E>) -> Result<()> {
         Ok(())
     }
 
-    fn compact<I: KeyIndex<Home = Self>>(&self, _: &PmStore<I>) -> Result<()> {
+    fn compact<E: PmEngine<Home = Self>>(&self, _: &PmStore<E>) -> Result<()> {
         Ok(())
     }
 
-    fn check<I: KeyIndex<Home = Self>>(
+    fn check<E: PmEngine<Home = Self>>(
         &self,
-        _: &PmStore<I>,
+        _: &PmStore<E>,
         _: &[Infallible],
         _: &mut CheckReport,
     ) -> Result<()> {
@@ -337,8 +337,8 @@ impl<P: Place> VersionRef<P> {
     }
 }
 
-/// The place of a version of `I` that is in no record.
-pub(crate) type PlaceOf<I> = <<I as KeyIndex>::Home as Elsewhere>::Place;
+/// The place of a version of `E` that is in no record.
+pub(crate) type PlaceOf<E> = <<E as PmEngine>::Home as Elsewhere>::Place;
 
-/// The word of a version of `I`.
-pub(crate) type VersionRefOf<I> = VersionRef<PlaceOf<I>>;
+/// The word of a version of `E`.
+pub(crate) type VersionRefOf<E> = VersionRef<PlaceOf<E>>;

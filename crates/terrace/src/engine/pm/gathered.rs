@@ -8,7 +8,7 @@ use terrace_base::{Error, Result};
 use terrace_table::{Kind, TableMeta};
 
 use crate::core::Core;
-use crate::salvage::{Runs, each_newest_in};
+use crate::salvage::{TableSorter, each_newest_in};
 
 /// The content found of a version.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -64,7 +64,7 @@ pub(super) fn is_merely_found(seq: u64) -> bool {
 
 /// Gathers a version of `key`.
 pub(super) fn take(
-    runs: &mut Runs<'_>,
+    runs: &mut TableSorter<'_>,
     key: &[u8],
     number: u64,
     content: &Content,

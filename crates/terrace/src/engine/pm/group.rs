@@ -1,7 +1,7 @@
 //! Groups of batches: all of a group takes effect at one moment, for readers and for a crash.
 //!
 //! 1. A group runs alone: no single write runs beside it, and no snapshot is taken. What it is conditional on
-//!    is read then, in each attempt: readers take no lock, so they can be called by who holds the gate.
+//!    is read then, in each attempt: readers take no lock, so the holder of the gate can call them.
 //! 2. Records are flushed, and the undo list becomes durable with them, before the index changes.
 //! 3. While the index changes, a reader that finds a version of the group, or misses one that it removes,
 //!    takes the replaced version from an overlay in DRAM. Snapshots do not see numbers as high as the group's
@@ -20,12 +20,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
+use terrace_index::PointIndex;
 use terrace_pmem::Claim;
 use terrace_table::Kind;
 
 use super::elsewhere::{Elsewhere, Place, PlaceOf, VersionRef, VersionRefOf};
-use super::index::KeyIndex;
-use super::layout::Change;
+use super::index::PmEngine;
+use super::layout::WordChange;
 use super::placed::Placed;
 use super::undo::{Armed, Undo, put_back};
 use super::write::{New, Old};
@@ -60,12 +61,13 @@ impl<P: Place> Step<'_, P> {
     }
 
     fn undo(&self) -> Undo {
-        let change = Change { new: self.after().unwrap_or(0), old: self.before.map_or(0, VersionRef::bits) };
+        let change =
+            WordChange { new: self.after().unwrap_or(0), old: self.before.map_or(0, VersionRef::bits) };
         Undo { change, key: self.key.into() }
     }
 }
 
-impl<I: KeyIndex> PmStore<I> {
+impl<E: PmEngine> PmStore<E> {
     /// Carries out `group` if `holds`; returns whether it did.
     pub(super) fn apply_group(&self, group: Group<'_>, holds: Check<'_>) -> Result<bool> {
         // Of several operations on one key the last counts: nobody sees a state between.
@@ -107,7 +109,7 @@ impl<I: KeyIndex> PmStore<I> {
     fn apply_alone(
         &self,
         ops: &BTreeMap<&[u8], Op<'_>>,
-        placed: &Placed<'_, '_, I>,
+        placed: &Placed<'_, '_, E>,
         holds: Check<'_>,
     ) -> Result<bool> {
         let _alone = self.gate.exclusive();
@@ -130,7 +132,7 @@ impl<I: KeyIndex> PmStore<I> {
         &self,
         ops: &BTreeMap<&[u8], Op<'_>>,
         number: u64,
-        placed: &Placed<'_, '_, I>,
+        placed: &Placed<'_, '_, E>,
     ) -> Result<()> {
         let mut steps = {
             let _here = self.limbo.enter();
@@ -151,8 +153,8 @@ impl<I: KeyIndex> PmStore<I> {
     fn steps<'a>(
         &'a self,
         ops: &BTreeMap<&'a [u8], Op<'_>>,
-        placed: &Placed<'_, '_, I>,
-    ) -> Result<Vec<Step<'a, PlaceOf<I>>>> {
+        placed: &Placed<'_, '_, E>,
+    ) -> Result<Vec<Step<'a, PlaceOf<E>>>> {
         let newest = self.core.snapshots.newest();
         let mut steps = Vec::with_capacity(ops.len());
         for (key, op) in ops {
@@ -168,7 +170,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Changes the index as a step requires.
-    fn take(&self, step: &Step<'_, PlaceOf<I>>) -> Result<()> {
+    fn take(&self, step: &Step<'_, PlaceOf<E>>) -> Result<()> {
         match step.after() {
             Some(word) => self.index.insert(step.key, word).map(drop),
             None => self.index.remove(step.key).map(drop),
@@ -177,12 +179,12 @@ impl<I: KeyIndex> PmStore<I> {
 
     fn take_all(
         &self,
-        steps: Vec<Step<'_, PlaceOf<I>>>,
+        steps: Vec<Step<'_, PlaceOf<E>>>,
         number: u64,
-        placed: &Placed<'_, '_, I>,
+        placed: &Placed<'_, '_, E>,
     ) -> Result<()> {
         let changes: Vec<Undo> = steps.iter().map(Step::undo).collect();
-        let list = Armed::arm(&self.pool, self.header, &changes, I::Home::NUMBERS_EACH)?;
+        let list = Armed::arm(&self.pool, self.header, &changes, E::Home::NUMBERS_EACH)?;
         let words = steps.iter().map(|step| (step.key.into(), step.before)).collect();
         self.group.store(Some(Arc::new(Overlay { words })));
         self.pending.store(number, Ordering::Release);
@@ -239,8 +241,8 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Finishes a step: retires what it leaves without a name.
-    fn finish_step(&self, step: Step<'_, PlaceOf<I>>) {
-        let new: Option<VersionRefOf<I>> = step.new.map(New::keep);
+    fn finish_step(&self, step: Step<'_, PlaceOf<E>>) {
+        let new: Option<VersionRefOf<E>> = step.new.map(New::keep);
         self.note_weight(new, step.before);
         if let Some(word) = new {
             self.note_kept(word);

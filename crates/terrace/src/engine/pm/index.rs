@@ -1,11 +1,12 @@
-//! What these engines require of their index: from a key to the word of its newest version.
+//! What these engines are made of: an index from a key to the word of its newest version, and a home for versions
+//! outside the pool.
 
 use std::fmt::Debug;
 use std::ops::Bound;
 use std::sync::Arc;
 
 use terrace_base::Result;
-use terrace_index::{PointIndex, ScanBatch, Still};
+use terrace_index::{OrderedIndex, PointIndex, ScanBatch, SpTree, Still};
 use terrace_pmem::{Kind as PmKind, Pool};
 
 use super::elsewhere::Elsewhere;
@@ -13,28 +14,22 @@ use crate::core::Core;
 use crate::manifest::{Identity, Manifest};
 use crate::options::EngineKind;
 
-/// What these engines require of a persistent index beyond single keys, and how it is made and opened.
-///
-/// Thread safety and durability are those of [`PointIndex`]. In addition, the caller need only flush, not
-/// drain, what a new word names if [`drains_first`](Self::drains_first) says so.
-pub(crate) trait KeyIndex: PointIndex + Sized + 'static {
-    /// The engine that has this index.
+/// One of these engines: its index and its home, and how both are made and opened.
+pub(crate) trait PmEngine: Debug + Send + Sync + Sized + 'static {
+    /// Which engine that is.
     const KIND: EngineKind;
 
-    /// Its roots in the pool.
+    /// The index's roots in the pool.
     const ROOTS: &'static [&'static str];
 
     /// The root of the records' header.
     const HEADER_ROOT: &'static str;
 
-    /// The kinds of the index's slots that can be moved.
-    const MOVES: &'static [PmKind];
+    /// The index over all keys.
+    type Index: KeyIndex;
 
     /// The part of the versions that is not in the pool.
     type Home: Elsewhere;
-
-    /// The position of a walk over everything.
-    type Cursor: Default + Debug + Send + Sync;
 
     /// Makes an empty index.
     fn create(pool: &Pool, core: &Core) -> Result<()>;
@@ -47,19 +42,34 @@ pub(crate) trait KeyIndex: PointIndex + Sized + 'static {
     fn open_home(core: &Arc<Core>, manifest: &Arc<Manifest>, pool: Option<&Pool>) -> Result<Self::Home>;
 
     /// Attaches to the index.
-    fn open(pool: &Pool, core: &Core) -> Result<Self>;
+    fn open(pool: &Pool, core: &Core) -> Result<Self::Index>;
 
     /// Attaches to the index of a damaged pool, to read its sound parts.
-    fn open_to_salvage(pool: &Pool, core: &Core) -> Result<Self> {
+    fn open_to_salvage(pool: &Pool, core: &Core) -> Result<Self::Index> {
         Self::open(pool, core)
     }
+}
+
+/// The position of a walk over everything in the index of `E`.
+pub(crate) type PositionOf<E> = <<E as PmEngine>::Index as KeyIndex>::Position;
+
+/// What these engines require of a persistent index beyond single keys.
+///
+/// Thread safety and durability are those of [`PointIndex`]. In addition, the caller need only flush, not
+/// drain, what a new word names if [`drains_first`](Self::drains_first) says so.
+pub(crate) trait KeyIndex: PointIndex + Sized + 'static {
+    /// The kinds of the index's slots that can be moved.
+    const MOVES: &'static [PmKind];
+
+    /// The position of a walk over everything.
+    type Position: Default + Debug + Send + Sync;
 
     /// Whether every write drains what its thread has flushed before it publishes a word.
     fn drains_first(&self) -> bool;
 
-    /// Appends about `limit` keys from `cursor` on and advances it; returns whether there may be more. It
+    /// Appends about `limit` keys from `position` on and advances it; returns whether there may be more. It
     /// meets all keys that exist throughout the walk.
-    fn walk(&self, cursor: &mut Self::Cursor, limit: usize, out: &mut ScanBatch) -> Result<bool>;
+    fn walk(&self, position: &mut Self::Position, limit: usize, out: &mut ScanBatch) -> Result<bool>;
 
     /// Appends up to `limit` keys from `from` on, in order. `Unsupported` if the index has no order.
     fn scan(&self, from: Bound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()>;
@@ -69,7 +79,8 @@ pub(crate) trait KeyIndex: PointIndex + Sized + 'static {
     ///
     /// # Safety
     ///
-    /// An active slot of `kind`, one of [`MOVES`](Self::MOVES), begins at `at`, and its slab is held until this returns.
+    /// An active slot of `kind`, one of [`MOVES`](Self::MOVES), begins at `at`, and its slab is held until this
+    /// returns.
     unsafe fn move_slot(&self, kind: PmKind, at: u64) -> Result<bool>;
 
     /// Gives back what was unlinked; returns whether that is everything.
@@ -83,5 +94,50 @@ pub(crate) trait KeyIndex: PointIndex + Sized + 'static {
     /// Does the index's remaining work. Writers are at rest.
     fn rest(&self, _core: &Core) -> Result<()> {
         Ok(())
+    }
+}
+
+/// The position of a walk over an ordered index: behind this key, or before the first.
+#[derive(Debug, Default)]
+pub(crate) struct BehindKey(Option<Vec<u8>>);
+
+impl KeyIndex for SpTree {
+    const MOVES: &'static [PmKind] = SpTree::MOVES;
+    type Position = BehindKey;
+
+    /// A leaf's slot is drained before the bitmap that makes it valid. A write buffer's entry is durable with
+    /// the log's record, and nothing is drained before that.
+    fn drains_first(&self) -> bool {
+        !self.is_buffered()
+    }
+
+    fn walk(&self, position: &mut BehindKey, limit: usize, out: &mut ScanBatch) -> Result<bool> {
+        let from = position.0.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        OrderedIndex::scan(self, from, false, limit, out)?;
+        if let Some(last) = out.len().checked_sub(1) {
+            position.0 = Some(out.key(last).to_vec());
+        }
+        Ok(out.len() == limit)
+    }
+
+    fn scan(&self, from: Bound<&[u8]>, reverse: bool, limit: usize, out: &mut ScanBatch) -> Result<()> {
+        OrderedIndex::scan(self, from, reverse, limit, out)
+    }
+
+    unsafe fn move_slot(&self, kind: PmKind, at: u64) -> Result<bool> {
+        // SAFETY: the caller's promise.
+        unsafe { SpTree::move_slot(self, kind, at) }
+    }
+
+    fn drain(&self) -> bool {
+        SpTree::drain(self)
+    }
+
+    fn still(&self) -> Option<Still<'_>> {
+        Some(SpTree::still(self))
+    }
+
+    fn rest(&self, core: &Core) -> Result<()> {
+        if core.options.read_only { self.rebuild() } else { SpTree::rest(self) }
     }
 }

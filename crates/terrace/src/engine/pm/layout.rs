@@ -60,14 +60,14 @@ fn header_crc(version: u32, place: u64) -> u32 {
 
 /// One key's words before and after a group; 0 for none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Change {
+pub(super) struct WordChange {
     pub new: u64,
     pub old: u64,
 }
 
 /// Encodes an undo list for a place in the pool. It has `keys`, one for each change, where words do not lead
 /// to keys.
-pub(super) fn encode_undo(place: u64, changes: &[Change], keys: Option<&[&[u8]]>) -> Vec<u8> {
+pub(super) fn encode_undo(place: u64, changes: &[WordChange], keys: Option<&[&[u8]]>) -> Vec<u8> {
     let mut out = Vec::with_capacity((UNDO_HEAD_BYTES + CHANGE_BYTES * changes.len() as u64) as usize);
     out.extend([0; 4]);
     out.extend((changes.len() as u32 | if keys.is_some() { WITH_KEYS } else { 0 }).to_le_bytes());
@@ -104,7 +104,7 @@ fn undo_count(head: &[u8]) -> Option<(u64, bool)> {
 }
 
 /// A change, and its key if the list has that.
-pub(super) type KeyedChange<'a> = (Change, Option<&'a [u8]>);
+pub(super) type KeyedChange<'a> = (WordChange, Option<&'a [u8]>);
 
 fn word_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
@@ -126,7 +126,7 @@ pub(super) fn decode_undo(place: u64, bytes: &[u8]) -> Option<Vec<KeyedChange<'_
     let mut changes = Vec::with_capacity(count as usize);
     for i in 0..count as usize {
         let at = UNDO_HEAD_BYTES as usize + i * CHANGE_BYTES as usize;
-        let change = Change { new: word_at(bytes, at)?, old: word_at(bytes, at + 8)? };
+        let change = WordChange { new: word_at(bytes, at)?, old: word_at(bytes, at + 8)? };
         let mut key = None;
         if has_keys {
             let (len, behind) = rest.split_first_chunk::<2>()?;
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn golden_undo_list() {
-        let changes = [Change { new: 0x40, old: 0 }, Change { new: 0, old: 0x2_0000_0000_0050 }];
+        let changes = [WordChange { new: 0x40, old: 0 }, WordChange { new: 0, old: 0x2_0000_0000_0050 }];
         let keys: [&[u8]; 2] = [b"a", b"key"];
         let plain = encode_undo(0x3000, &changes, None);
         let with_keys = encode_undo(0x3000, &changes, Some(&keys));

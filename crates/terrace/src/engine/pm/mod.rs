@@ -60,6 +60,7 @@ use parking_lot::Mutex;
 use terrace_base::checksum::seal48;
 use terrace_base::exec::Lane;
 use terrace_base::{Error, Result};
+use terrace_index::PointIndex;
 use terrace_index::limbo::Limbo;
 use terrace_index::pins::Pins;
 use terrace_pmem::{POff, Pool};
@@ -80,7 +81,7 @@ use crate::stats::Stats;
 pub(crate) use elsewhere::{
     Elsewhere, Item, Loaded, Nowhere, Place, Salvaged, Tell, VersionRef, VersionRefOf,
 };
-pub(crate) use index::KeyIndex;
+pub(crate) use index::{KeyIndex, PmEngine, PositionOf};
 pub(crate) use open::open;
 pub(crate) use repair::repair;
 pub(in crate::engine) use versions::Named;
@@ -97,18 +98,18 @@ const NO_GROUP: u64 = u64::MAX;
 /// Numbers that are set aside durably at a time.
 const NUMBERS: u64 = 1 << 20;
 
-/// An open database whose index is an `I`.
+/// An open database of the engine `E`.
 #[derive(Debug)]
-pub(crate) struct PmStore<I: KeyIndex> {
-    pub(in crate::engine) me: Weak<PmStore<I>>,
+pub(crate) struct PmStore<E: PmEngine> {
+    pub(in crate::engine) me: Weak<PmStore<E>>,
     pub(in crate::engine) core: Arc<Core>,
     pub(in crate::engine) pool: Pool,
-    pub(in crate::engine) index: I,
+    pub(in crate::engine) index: E::Index,
     /// Records and places without a name, until their readers have left.
-    pub(in crate::engine) limbo: Limbo<VersionRefOf<I>, Pins>,
+    pub(in crate::engine) limbo: Limbo<VersionRefOf<E>, Pins>,
     manifest: Arc<Manifest>,
     /// The part outside the pool.
-    pub(in crate::engine) home: Arc<I::Home>,
+    pub(in crate::engine) home: Arc<E::Home>,
     /// Where the records' header lies.
     header: u64,
     pub(in crate::engine) gate: WriteGate,
@@ -126,7 +127,7 @@ pub(crate) struct PmStore<I: KeyIndex> {
     /// Groups taken back so far: what readers have seen of such a group never happened.
     taken_back: AtomicU64,
     /// The versions that this group replaces.
-    group: ArcSwapOption<Overlay<PlaceOf<I>>>,
+    group: ArcSwapOption<Overlay<PlaceOf<E>>>,
     /// Where older versions hang.
     kept: Mutex<Kept>,
     sparse: Sparse,
@@ -140,13 +141,13 @@ pub(crate) struct PmStore<I: KeyIndex> {
     emulated: Option<String>,
 }
 
-impl<I: KeyIndex> PmStore<I> {
+impl<E: PmEngine> PmStore<E> {
     fn name(&self) -> &'static str {
-        I::KIND.name()
+        E::KIND.name()
     }
 
     /// Runs `job` in the background; nobody waits for this engine's jobs.
-    pub(in crate::engine) fn spawn(&self, job: impl FnOnce(&PmStore<I>) + Send + 'static) -> bool {
+    pub(in crate::engine) fn spawn(&self, job: impl FnOnce(&PmStore<E>) + Send + 'static) -> bool {
         self.jobs.spawn(Lane::Tidying, &self.me, job)
     }
 
@@ -176,7 +177,7 @@ impl<I: KeyIndex> PmStore<I> {
 
     /// The number of a version written now. The caller holds the gate.
     fn number_for_version(&self) -> u64 {
-        match I::Home::NUMBERS_EACH {
+        match E::Home::NUMBERS_EACH {
             true => self.next_number(),
             false => self.now.load(Ordering::Relaxed),
         }
@@ -190,13 +191,13 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Decodes a word of the index.
-    pub(in crate::engine) fn decode(&self, bits: u64) -> Result<VersionRefOf<I>> {
+    pub(in crate::engine) fn decode(&self, bits: u64) -> Result<VersionRefOf<E>> {
         VersionRef::decode(bits).ok_or_else(|| {
             self.pool.corruption(0, "the word of a version in the index", format!("{bits:#018x}"))
         })
     }
 
-    pub(in crate::engine) fn decode_some(&self, bits: Option<u64>) -> Result<Option<VersionRefOf<I>>> {
+    pub(in crate::engine) fn decode_some(&self, bits: Option<u64>) -> Result<Option<VersionRefOf<E>>> {
         bits.map(|bits| self.decode(bits)).transpose()
     }
 
@@ -218,7 +219,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 }
 
-impl<I: KeyIndex> Engine for PmStore<I> {
+impl<E: PmEngine> Engine for PmStore<E> {
     fn writes_by_groups(&self) -> bool {
         false
     }
@@ -266,7 +267,7 @@ impl<I: KeyIndex> Engine for PmStore<I> {
     }
 
     fn ordered(&self) -> Result<()> {
-        match I::KIND.is_ordered() {
+        match E::KIND.is_ordered() {
             true => Ok(()),
             false => {
                 Err(Error::Unsupported { engine: self.name(), operation: "iteration in the order of keys" })
@@ -275,7 +276,7 @@ impl<I: KeyIndex> Engine for PmStore<I> {
     }
 
     fn walk_all(self: Arc<Self>, at: u64) -> Result<Box<dyn EngineIter>> {
-        if I::KIND.is_ordered() {
+        if E::KIND.is_ordered() {
             return self.walk(at, Direction::Forward);
         }
         Ok(Box::new(walk::FullIter::new(self, at)))

@@ -8,7 +8,7 @@ use terrace_table::Kind;
 
 use super::PmStore;
 use super::elsewhere::{Elsewhere, Item, PlaceOf};
-use super::index::KeyIndex;
+use super::index::PmEngine;
 use crate::batch::Op;
 
 /// One such version.
@@ -21,17 +21,17 @@ struct One<P> {
 
 /// Versions that were written elsewhere and have no name yet. Dropping this gives them back, unless they are
 /// kept.
-pub(super) struct Placed<'s, 'k, I: KeyIndex> {
-    store: &'s PmStore<I>,
+pub(super) struct Placed<'s, 'k, E: PmEngine> {
+    store: &'s PmStore<E>,
     is_counted: bool,
     /// By key.
-    all: Vec<(&'k [u8], One<PlaceOf<I>>)>,
+    all: Vec<(&'k [u8], One<PlaceOf<E>>)>,
     kept: AtomicBool,
 }
 
-impl<I: KeyIndex> Placed<'_, '_, I> {
+impl<E: PmEngine> Placed<'_, '_, E> {
     /// The number and the place of the version of `key`, if it was written elsewhere.
-    pub fn get(&self, key: &[u8]) -> Option<(u64, PlaceOf<I>)> {
+    pub fn get(&self, key: &[u8]) -> Option<(u64, PlaceOf<E>)> {
         let at = self.all.binary_search_by(|(other, _)| (*other).cmp(key)).ok()?;
         let one = self.all[at].1;
         Some((one.number, one.place))
@@ -43,7 +43,7 @@ impl<I: KeyIndex> Placed<'_, '_, I> {
     }
 }
 
-impl<I: KeyIndex> Drop for Placed<'_, '_, I> {
+impl<E: PmEngine> Drop for Placed<'_, '_, E> {
     fn drop(&mut self) {
         if !self.kept.load(Ordering::Relaxed) {
             for (key, one) in &self.all {
@@ -57,7 +57,7 @@ impl<I: KeyIndex> Drop for Placed<'_, '_, I> {
     }
 }
 
-impl<I: KeyIndex> PmStore<I> {
+impl<E: PmEngine> PmStore<E> {
     /// Whether `op` is to be written elsewhere.
     pub(super) fn goes_elsewhere(&self, op: &Op<'_>) -> bool {
         op.kind == Kind::Put && self.home.takes(op.key, op.value)
@@ -68,7 +68,7 @@ impl<I: KeyIndex> PmStore<I> {
     pub(super) fn place<'k>(
         &self,
         ops: impl Iterator<Item = (&'k [u8], &'k [u8])> + Clone,
-    ) -> Result<Placed<'_, 'k, I>> {
+    ) -> Result<Placed<'_, 'k, E>> {
         let mut placed =
             Placed { store: self, is_counted: false, all: Vec::new(), kept: AtomicBool::new(false) };
         let mut large = ops.filter(|(key, value)| self.home.takes(key, value)).peekable();

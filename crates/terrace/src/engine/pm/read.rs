@@ -1,7 +1,7 @@
 //! Point reads: the index, then one record.
 //!
-//! A reader is present in the store's limbo from before it asks the index until it has copied what it found. It takes no
-//! lock. Without a snapshot it sees the newest version, unless that belongs to a group that is still being
+//! A reader is present in the store's limbo from before it asks the index until it has copied what it found. It takes
+//! no lock. Without a snapshot it sees the newest version, unless that belongs to a group that is still being
 //! applied.
 
 use std::sync::atomic::Ordering;
@@ -9,9 +9,10 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use terrace_base::Result;
 use terrace_base::trail::{self, Touch};
+use terrace_index::PointIndex;
 
 use super::elsewhere::{Elsewhere, PlaceOf, VersionRefOf};
-use super::index::KeyIndex;
+use super::index::PmEngine;
 use super::versions::Named;
 use super::{NO_GROUP, PmStore};
 use crate::core::lent::{Lent, to_keep};
@@ -33,7 +34,7 @@ pub(super) enum Outcome<T> {
     Moved,
 }
 
-impl<I: KeyIndex> PmStore<I> {
+impl<E: PmEngine> PmStore<E> {
     /// What `take` makes of the value of `key`, at snapshot `at` or now; it is called once at most.
     pub(super) fn with_value<T>(
         &self,
@@ -86,7 +87,7 @@ impl<I: KeyIndex> PmStore<I> {
     pub(super) fn value_of(
         &self,
         key: &[u8],
-        word: Option<VersionRefOf<I>>,
+        word: Option<VersionRefOf<E>>,
         missing: &mut Option<u64>,
     ) -> Result<Outcome<Bytes>> {
         let Some(word) = word else { return Ok(Outcome::Value(None)) };
@@ -99,7 +100,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Notes that the version named by `bits` is missing, which may happen once.
-    fn moved_from(&self, version: Named<'_, PlaceOf<I>>, bits: u64, before: Option<u64>) -> Result<u64> {
+    fn moved_from(&self, version: Named<'_, PlaceOf<E>>, bits: u64, before: Option<u64>) -> Result<u64> {
         match version {
             Named::Place(place) if before == Some(bits) => Err(self.home.lost(place)),
             Named::Record(record) if before == Some(bits) => {
@@ -117,7 +118,7 @@ impl<I: KeyIndex> PmStore<I> {
     fn value<T>(
         &self,
         key: &[u8],
-        version: Named<'_, PlaceOf<I>>,
+        version: Named<'_, PlaceOf<E>>,
         at: u64,
         take: &mut impl FnMut(Lent<'_>) -> T,
     ) -> Result<Outcome<T>> {
@@ -172,7 +173,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// The newest version of `key`, possibly beside a group. The caller is present.
-    fn newest(&self, key: &[u8]) -> Result<Newest<'_, PlaceOf<I>>> {
+    fn newest(&self, key: &[u8]) -> Result<Newest<'_, PlaceOf<E>>> {
         let since = self.taken_back();
         let word = self.decode_some(self.word(key)?)?;
         let group = match self.is_applying() {

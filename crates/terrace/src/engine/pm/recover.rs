@@ -4,25 +4,25 @@
 use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
-use terrace_index::ScanBatch;
+use terrace_index::{PointIndex, ScanBatch};
 use terrace_pmem::Marks;
 
 use super::elsewhere::VersionRefOf;
-use super::index::KeyIndex;
-use super::open::Found;
+use super::index::{KeyIndex, PmEngine, PositionOf};
 use super::{NO_GROUP, PmStore};
+use crate::pool::StartState;
 
 /// Receives a key and its word.
-type Visit<'a, I> = dyn FnMut(&[u8], VersionRefOf<I>) -> Result<()> + 'a;
+type Visit<'a, E> = dyn FnMut(&[u8], VersionRefOf<E>) -> Result<()> + 'a;
 
 /// Keys examined during one hold of the gate.
 const CHUNK: usize = 256;
 
-impl<I: KeyIndex> PmStore<I> {
+impl<E: PmEngine> PmStore<E> {
     /// Starts the remaining work in the background.
-    pub(super) fn recover(&self, found: Found) {
+    pub(super) fn recover(&self, state: Option<StartState>) {
         // Even after a clean close something may remain that readers had kept until then.
-        if found == Found::Crashed || found != Found::Doubtful && self.pool.needs_reclaim() {
+        if state.is_some_and(|state| state == StartState::Crashed || self.pool.needs_reclaim()) {
             self.jobs.tidy(&self.me, Self::reclaim);
         }
     }
@@ -79,8 +79,8 @@ impl<I: KeyIndex> PmStore<I> {
 
     /// Calls `each` with every key and word, a few at a time: a group may happen between two calls, but none
     /// is running during a call.
-    fn each_word(&self, each: &mut Visit<'_, I>) -> Result<()> {
-        let (mut cursor, mut batch, mut more) = (I::Cursor::default(), ScanBatch::new(), true);
+    fn each_word(&self, each: &mut Visit<'_, E>) -> Result<()> {
+        let (mut cursor, mut batch, mut more) = (PositionOf::<E>::default(), ScanBatch::new(), true);
         while more {
             let _shared = self.gate.shared();
             more = self.visit_batch(&mut cursor, &mut batch, each)?;
@@ -92,9 +92,9 @@ impl<I: KeyIndex> PmStore<I> {
     /// may be more. The caller holds the gate.
     pub(in crate::engine) fn visit_batch(
         &self,
-        cursor: &mut I::Cursor,
+        cursor: &mut PositionOf<E>,
         batch: &mut ScanBatch,
-        visit: &mut Visit<'_, I>,
+        visit: &mut Visit<'_, E>,
     ) -> Result<bool> {
         let _here = self.limbo.enter();
         batch.clear();

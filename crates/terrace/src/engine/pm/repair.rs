@@ -13,13 +13,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrace_base::{Error, Result};
-use terrace_index::ScanBatch;
+use terrace_index::{PointIndex, ScanBatch};
 use terrace_pmem::{CLOSED_WITH, Opened, Pool, PoolOptions};
 use terrace_table::{Kind, TableMeta, TableOptions};
 
 use super::elsewhere::{Elsewhere, Place, PlaceOf, Salvaged, VersionRef};
 use super::gathered::{Content, Rank, each_content, highest_number, is_merely_found, take};
-use super::index::KeyIndex;
+use super::index::{KeyIndex, PmEngine, PositionOf};
 use super::open;
 use super::undo;
 use super::{PmStore, check};
@@ -28,22 +28,22 @@ use crate::core::Core;
 use crate::core::condition::Condition;
 use crate::core::engine::Engine;
 use crate::manifest::{Identity, Manifest, State};
-use crate::pool::{self, MEDIA};
-use crate::salvage::{Runs, Salvage};
+use crate::pool::{self, MEDIA, StartState};
+use crate::salvage::{Salvage, TableSorter};
 use crate::versions::{LINKED_KIND, RECORD_KIND, Record};
 
 /// Keys whose words lead to nothing sound, with these words and reasons.
 type Missed = BTreeMap<Vec<u8>, (u64, String)>;
 
 /// A number, and the content found.
-type Found = (u64, Content);
+type FoundVersion = (u64, Content);
 
 /// Repairs the database in the view that `base` works in.
-pub(crate) fn repair<I: KeyIndex>(mut base: Salvage) -> Result<Salvage> {
+pub(crate) fn repair<E: PmEngine>(mut base: Salvage) -> Result<Salvage> {
     let core = base.core.clone();
-    let (known, mut identity) = base.begin(I::KIND)?;
+    let (known, mut identity) = base.begin(E::KIND)?;
     identity.options.entry(MEDIA.into()).or_insert_with(|| "memory".into());
-    let elsewhere = I::Home::salvage(&mut base, known.as_ref(), &mut identity)?;
+    let elsewhere = E::Home::salvage(&mut base, known.as_ref(), &mut identity)?;
     let mut state = Manifest::state_of(identity.clone(), &elsewhere.tables, 0)?;
     // With 1 the database would look like an unfinished creation, and be created again.
     state.next_file = state.next_file.max(base.next).max(2);
@@ -58,7 +58,7 @@ pub(crate) fn repair<I: KeyIndex>(mut base: Salvage) -> Result<Salvage> {
     };
     let opened = opened.and_then(refuse_torn);
     let problem = match &opened {
-        Ok(pool) => match prove_as_it_is::<I>(pool, &identity, known.as_ref(), manifest()?, &mut base)? {
+        Ok(pool) => match prove_as_it_is::<E>(pool, &identity, known.as_ref(), manifest()?, &mut base)? {
             Ok(()) => {
                 // What the proof has noted about the pool holds for the copy that it saw.
                 manifest()?;
@@ -80,18 +80,18 @@ pub(crate) fn repair<I: KeyIndex>(mut base: Salvage) -> Result<Salvage> {
         Err(_) => base.lost(format!("{problem}: everything in it")),
     }
     base.pool_aside = Some(problem);
-    let home = I::open_home(&core, &Arc::new(manifest()?), None)?;
-    let (tables, highest) = gather::<I>(opened.as_ref().ok(), &home, &elsewhere, &mut base)?;
+    let home = E::open_home(&core, &Arc::new(manifest()?), None)?;
+    let (tables, highest) = gather::<E>(opened.as_ref().ok(), &home, &elsewhere, &mut base)?;
     drop(home);
     // It is locked as long as it is open.
     drop(opened);
-    renew::<I>(&path, &identity, manifest()?, &tables, highest, &mut base)?;
+    renew::<E>(&path, &identity, manifest()?, &tables, highest, &mut base)?;
     Ok(base)
 }
 
 /// The number of keys in a pool that is sound and may stay, or the reason why it may not. An older copy may
 /// stay.
-fn prove_as_it_is<I: KeyIndex>(
+fn prove_as_it_is<E: PmEngine>(
     pool: &Pool,
     identity: &Identity,
     known: Option<&State>,
@@ -101,12 +101,12 @@ fn prove_as_it_is<I: KeyIndex>(
     let altered = pool.altered().first().map(ToString::to_string);
     let doubts = pool::take_as_it_is(pool, known.and_then(|state| state.pool));
     doubts.into_iter().for_each(|doubt| base.lost(doubt));
-    if pool::owner_in(pool) != Some((I::KIND, identity.owner())) {
+    if pool::owner_in(pool) != Some((E::KIND, identity.owner())) {
         return Ok(Err("the pool does not say whose it is".to_string()));
     }
     match altered {
         Some(problem) => Ok(Err(problem)),
-        None => attach::<I>(&base.core, manifest, pool.clone()),
+        None => attach::<E>(&base.core, manifest, pool.clone()),
     }
 }
 
@@ -140,12 +140,12 @@ fn salvage_pool(
 }
 
 /// Opens the pool as it is seen and proves it; returns the number of keys, or what is wrong.
-fn attach<I: KeyIndex>(
+fn attach<E: PmEngine>(
     core: &Arc<Core>,
     manifest: Manifest,
     pool: Pool,
 ) -> Result<std::result::Result<(), String>> {
-    let proved = open::assemble::<I>(core.clone(), manifest, pool, open::Found::Doubtful).and_then(|store| {
+    let proved = open::assemble::<E>(core.clone(), manifest, pool, None).and_then(|store| {
         let outcome = prove(&store);
         store.close()?;
         outcome
@@ -158,7 +158,7 @@ fn attach<I: KeyIndex>(
 
 /// Proves an open database; returns what is wrong, if anything is. The remains of a crash are reclaimed only
 /// once everything that leads to something is sound.
-fn prove<I: KeyIndex>(store: &PmStore<I>) -> Result<std::result::Result<(), String>> {
+fn prove<E: PmEngine>(store: &PmStore<E>) -> Result<std::result::Result<(), String>> {
     let report = check::prove(store)?;
     if let Some(problem) = report.problems.first() {
         return Ok(Err(problem.clone()));
@@ -171,20 +171,20 @@ fn prove<I: KeyIndex>(store: &PmStore<I>) -> Result<std::result::Result<(), Stri
 /// Puts everything that can still be read into tables; returns these, and the highest number that anything
 /// there can have. Versions found elsewhere that nothing names stay there: a later repair must not take them
 /// for newer than what is written until then.
-fn gather<I: KeyIndex>(
+fn gather<E: PmEngine>(
     pool: Option<&Pool>,
-    home: &I::Home,
+    home: &E::Home,
     elsewhere: &Salvaged,
     base: &mut Salvage,
 ) -> Result<(Vec<TableMeta>, u64)> {
     let (core, options) = (base.core.clone(), TableOptions::default());
-    let before = pool.map_or_else(BTreeMap::new, |pool| before_the_group::<I>(pool, home, base));
+    let before = pool.map_or_else(BTreeMap::new, |pool| before_the_group::<E>(pool, home, base));
     let mut next = base.next;
-    let mut runs = Runs::new(&core, &options, &mut next);
-    let index = pool.map(|pool| I::open_to_salvage(pool, &core));
+    let mut runs = TableSorter::new(&core, &options, &mut next);
+    let index = pool.map(|pool| E::open_to_salvage(pool, &core));
     let mut missed = Missed::new();
     let whole = match (pool, index) {
-        (Some(pool), Some(Ok(index))) => gather_named(pool, home, &index, &mut runs, &mut missed, base)?,
+        (Some(pool), Some(Ok(index))) => gather_named::<E>(pool, home, &index, &mut runs, &mut missed, base)?,
         (_, Some(Err(e))) => {
             base.lost(format!("{e}: the index"));
             false
@@ -192,9 +192,9 @@ fn gather<I: KeyIndex>(
         _ => false,
     };
     if !whole && let Some(pool) = pool {
-        gather_rest::<I>(pool, home, &mut runs)?;
+        gather_rest::<E>(pool, home, &mut runs)?;
     }
-    let mark = pool.and_then(|pool| open::read_header::<I>(pool).ok()).map(|(_, mark)| mark);
+    let mark = pool.and_then(|pool| open::read_header::<E>(pool).ok()).map(|(_, mark)| mark);
     let mut highest = mark.unwrap_or(0);
     if !whole || !missed.is_empty() || mark.is_none() {
         home.gather(&mut |key, number, word| {
@@ -204,7 +204,7 @@ fn gather<I: KeyIndex>(
             if !whole && !missed.contains_key(key) {
                 return take(&mut runs, key, number, &Content::At(word), Rank::Found);
             }
-            let table = |bits| PlaceOf::<I>::from_bits(bits).and_then(PlaceOf::<I>::table);
+            let table = |bits| PlaceOf::<E>::from_bits(bits).and_then(PlaceOf::<E>::table);
             let was_in = table(word).and_then(|number| elsewhere.salvaged.get(&number).copied());
             match missed.get(key) {
                 Some((bits, _)) if was_in.is_some() && table(*bits) == was_in => {
@@ -218,7 +218,7 @@ fn gather<I: KeyIndex>(
     for (key, (_, why)) in missed {
         base.lost(format!("{why}: the value of {}", key.escape_ascii()));
     }
-    if !whole && (pool.is_some() || I::Home::NUMBERS_EACH) {
+    if !whole && (pool.is_some() || E::Home::NUMBERS_EACH) {
         base.lost("which of the keys that the index does not lead to had been deleted, or had a newer value");
     }
     for (key, (number, content)) in before {
@@ -230,12 +230,12 @@ fn gather<I: KeyIndex>(
 }
 
 /// The versions that the keys of a group that was cut short had before it.
-fn before_the_group<I: KeyIndex>(
+fn before_the_group<E: PmEngine>(
     pool: &Pool,
-    home: &I::Home,
+    home: &E::Home,
     base: &mut Salvage,
-) -> BTreeMap<Vec<u8>, Found> {
-    let header = pool.root(I::HEADER_ROOT);
+) -> BTreeMap<Vec<u8>, FoundVersion> {
+    let header = pool.root(E::HEADER_ROOT);
     let changes = match header.and_then(|at| at.map_or(Ok(Vec::new()), |at| undo::pending(pool, at))) {
         Ok(changes) => changes,
         Err(e) => {
@@ -257,7 +257,7 @@ fn before_the_group<I: KeyIndex>(
         let old = match undo.change.old {
             0 => Ok((0, Content::Nothing)),
             // It is read, since a place may be damaged, and its word does not tell its number.
-            old => found_at::<I>(pool, home, &undo.key, old),
+            old => found_at::<E>(pool, home, &undo.key, old),
         };
         if let Err(e) = &old {
             let key = undo.key.escape_ascii();
@@ -269,20 +269,20 @@ fn before_the_group<I: KeyIndex>(
 }
 
 /// Gathers what the index leads to; returns whether it could be read to its end and nothing was missing.
-fn gather_named<I: KeyIndex>(
+fn gather_named<E: PmEngine>(
     pool: &Pool,
-    home: &I::Home,
-    index: &I,
-    runs: &mut Runs<'_>,
+    home: &E::Home,
+    index: &E::Index,
+    runs: &mut TableSorter<'_>,
     missed: &mut Missed,
     base: &mut Salvage,
 ) -> Result<bool> {
-    let (mut cursor, mut batch) = (I::Cursor::default(), ScanBatch::new());
+    let (mut cursor, mut batch) = (PositionOf::<E>::default(), ScanBatch::new());
     loop {
         batch.clear();
         let more = index.walk(&mut cursor, 1024, &mut batch);
         for (key, bits) in batch.iter() {
-            match found_at::<I>(pool, home, key, bits) {
+            match found_at::<E>(pool, home, key, bits) {
                 Ok((number, content)) => take(runs, key, number, &content, Rank::Named)?,
                 Err(e) => drop(missed.insert(key.to_vec(), (bits, e.to_string()))),
             }
@@ -299,17 +299,17 @@ fn gather_named<I: KeyIndex>(
 }
 
 /// The version of `key` whose word is `bits`.
-fn found_at<I: KeyIndex>(pool: &Pool, home: &I::Home, key: &[u8], bits: u64) -> Result<Found> {
-    let at = |place: PlaceOf<I>| {
+fn found_at<E: PmEngine>(pool: &Pool, home: &E::Home, key: &[u8], bits: u64) -> Result<FoundVersion> {
+    let at = |place: PlaceOf<E>| {
         let loaded = home.load(key, place)?.ok_or_else(|| home.lost(place))?;
         Ok((loaded.number, Content::At(place.bits())))
     };
-    match VersionRef::<PlaceOf<I>>::decode(bits) {
+    match VersionRef::<PlaceOf<E>>::decode(bits) {
         Some(VersionRef::Place(place)) => at(place),
         Some(VersionRef::Record(word)) => {
             // SAFETY: nobody else uses the pool.
             let record = unsafe { Record::load(pool, word) }?.of(pool, key)?;
-            match record.place().and_then(PlaceOf::<I>::from_bits) {
+            match record.place().and_then(PlaceOf::<E>::from_bits) {
                 Some(place) => at(place),
                 None => Ok(version(&record)),
             }
@@ -320,14 +320,14 @@ fn found_at<I: KeyIndex>(pool: &Pool, home: &I::Home, key: &[u8], bits: u64) -> 
 
 /// Gathers all records, whether the index leads to them or not. A record whose value lies elsewhere counts if
 /// that value is there.
-fn gather_rest<I: KeyIndex>(pool: &Pool, home: &I::Home, runs: &mut Runs<'_>) -> Result<()> {
+fn gather_rest<E: PmEngine>(pool: &Pool, home: &E::Home, runs: &mut TableSorter<'_>) -> Result<()> {
     for kind in [RECORD_KIND, LINKED_KIND] {
         for (at, _) in pool.slots(kind) {
             // SAFETY: nobody else uses the pool.
             let Some(record) = (unsafe { Record::at(pool, kind, at) }) else { continue };
             let (number, content) = version(&record);
             let is_there = match content {
-                Content::At(word) => PlaceOf::<I>::from_bits(word)
+                Content::At(word) => PlaceOf::<E>::from_bits(word)
                     .is_some_and(|place| matches!(home.load(record.key, place), Ok(Some(_)))),
                 _ => true,
             };
@@ -339,7 +339,7 @@ fn gather_rest<I: KeyIndex>(pool: &Pool, home: &I::Home, runs: &mut Runs<'_>) ->
     Ok(())
 }
 
-fn version(record: &Record<'_>) -> Found {
+fn version(record: &Record<'_>) -> FoundVersion {
     let content = match record.place() {
         Some(word) => Content::At(word),
         None if record.word.is_tombstone() => Content::Nothing,
@@ -349,7 +349,7 @@ fn version(record: &Record<'_>) -> Found {
 }
 
 /// Makes the pool again from what was gathered, and compares the two. Numbers continue after `highest`.
-fn renew<I: KeyIndex>(
+fn renew<E: PmEngine>(
     path: &Path,
     identity: &Identity,
     manifest: Manifest,
@@ -361,16 +361,16 @@ fn renew<I: KeyIndex>(
     let (_, media) = pool::request(&core, identity)?;
     core.env.pm.remove(path)?;
     let pool = core.env.pm.create(path, &pool::pool_options(&core, media))?;
-    open::fill_pool::<I>(&core, &pool, highest_number(&core, tables)?.max(highest))?;
+    open::fill_pool::<E>(&core, &pool, highest_number(&core, tables)?.max(highest))?;
     pool::set_owner(&pool, identity)?;
-    let store: Arc<PmStore<I>> = open::assemble(core.clone(), manifest, pool, open::Found::New)?;
+    let store: Arc<PmStore<E>> = open::assemble(core.clone(), manifest, pool, Some(StartState::New))?;
     store.home.stay_as_it_is();
     store.jobs.closed_unless(refill(&store, tables, base))?;
     store.close()
 }
 
 /// Fills an empty database with what was gathered, and removes the tables that held it.
-fn refill<I: KeyIndex>(store: &Arc<PmStore<I>>, tables: &[TableMeta], base: &mut Salvage) -> Result<()> {
+fn refill<E: PmEngine>(store: &Arc<PmStore<E>>, tables: &[TableMeta], base: &mut Salvage) -> Result<()> {
     let core = &base.core.clone();
     let (mut keys, mut merely_found) = (0, 0);
     each_content(core, tables, &mut |key, seq, content| {
@@ -398,7 +398,7 @@ fn refill<I: KeyIndex>(store: &Arc<PmStore<I>>, tables: &[TableMeta], base: &mut
 }
 
 /// The new pool must hold every gathered key with its value, and no other key.
-fn compare<I: KeyIndex>(core: &Core, store: &PmStore<I>, tables: &[TableMeta]) -> Result<()> {
+fn compare<E: PmEngine>(core: &Core, store: &PmStore<E>, tables: &[TableMeta]) -> Result<()> {
     let mut keys = 0;
     let wrong = || Error::corruption(&core.dir, 0, "what was gathered in the new pool", "something else");
     each_content(core, tables, &mut |key, _, content| {

@@ -6,8 +6,8 @@
 //! word that named the old slot names the copy, and the old slot is freed when its readers have left. So a
 //! crash leaves one of the two, and a slot without a name is reclaimed as usual.
 //!
-//! A key's newest version moves beside other writers, whose word wins if they are faster. Versions under it, which snapshots
-//! need, move while nobody writes. The index moves its own slots ([`KeyIndex::move_slot`]).
+//! A key's newest version moves beside other writers, whose word wins if they are faster. Versions under it, which
+//! snapshots need, move while nobody writes. The index moves its own slots ([`KeyIndex::move_slot`]).
 //!
 //! Writes that find no room do this before they are refused, as far as they need it; a background job does it
 //! when a third of all slabs' room is free, and empties slabs that are less than half full. A few slots are
@@ -18,10 +18,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use terrace_base::Result;
+use terrace_index::PointIndex;
 use terrace_pmem::{Claim, Clearing, Kind as PmKind};
 
 use super::elsewhere::{Elsewhere, PlaceOf, VersionRef};
-use super::index::KeyIndex;
+use super::index::{KeyIndex, PmEngine};
 use super::versions::Named;
 use super::{NO_GROUP, PmStore};
 use crate::versions::{LINKED_KIND, NewRecord, RECORD_KIND, Record};
@@ -67,7 +68,7 @@ impl Sparse {
     }
 }
 
-impl<I: KeyIndex> PmStore<I> {
+impl<E: PmEngine> PmStore<E> {
     /// Called when something is retired: keeps slabs from staying sparse.
     #[inline]
     pub(super) fn mind_slabs(&self) {
@@ -117,7 +118,7 @@ impl<I: KeyIndex> PmStore<I> {
         if *vain == Some(freed) {
             return 0;
         }
-        let kinds: Vec<PmKind> = [RECORD_KIND, LINKED_KIND].iter().chain(I::MOVES).copied().collect();
+        let kinds: Vec<PmKind> = [RECORD_KIND, LINKED_KIND].iter().chain(E::Index::MOVES).copied().collect();
         let (mut gone, mut waiting) = (0, Vec::new());
         for slab in self.pool.sparse_slabs(&kinds, most) {
             if gone >= want || self.jobs.is_closing() {
@@ -213,8 +214,8 @@ impl<I: KeyIndex> PmStore<I> {
         Some(not_named)
     }
 
-    /// Moves what the index names at `at`, in a slab that is held; false if it names nothing there. The caller holds the gate and is
-    /// present.
+    /// Moves what the index names at `at`, in a slab that is held; false if it names nothing there. The caller holds
+    /// the gate and is present.
     fn move_named(&self, kind: PmKind, at: u64) -> Result<bool> {
         if kind != RECORD_KIND && kind != LINKED_KIND {
             // SAFETY: the slab is held, so nobody takes a slot that was active in it.
@@ -235,7 +236,7 @@ impl<I: KeyIndex> PmStore<I> {
             return Ok(true);
         }
         let copy = copy.keep();
-        self.home.was_written(copy, Some(VersionRef::<PlaceOf<I>>::Record(record.word)));
+        self.home.was_written(copy, Some(VersionRef::<PlaceOf<E>>::Record(record.word)));
         let word = VersionRef::Record(copy);
         if under.is_some() || record.word.is_remote() {
             self.note_kept(word);

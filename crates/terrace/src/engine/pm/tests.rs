@@ -7,7 +7,7 @@ use terrace_base::ErrorKind;
 use terrace_base::clock::ManualClock;
 use terrace_base::exec::Inline;
 use terrace_disk::RealFs;
-use terrace_index::{PointIndex, TurboHash};
+use terrace_index::PointIndex;
 use terrace_pmem::Profile;
 
 use super::{PmStore, open};
@@ -15,10 +15,11 @@ use crate::batch::WriteBatch;
 use crate::core::Core;
 use crate::core::condition::Condition;
 use crate::core::engine::Engine;
+use crate::engine::turbo::Turbo;
 use crate::env::{Env, RealPm};
 use crate::options::{EngineKind, Options, PoolChoice};
 
-fn open_in(dir: &Path) -> Arc<PmStore<TurboHash>> {
+fn open_in(dir: &Path) -> Arc<PmStore<Turbo>> {
     let env = Env {
         fs: Arc::new(RealFs),
         pm: Arc::new(RealPm::default()),

@@ -1,14 +1,15 @@
 //! Reading the versions of several keys side by side, for walks and for reads of many keys.
 //!
-//! Records are loaded into the processor's caches together, and what lies elsewhere is requested together. The caller is
-//! present in the store's limbo from before the words were loaded until everything is read.
+//! Records are loaded into the processor's caches together, and what lies elsewhere is requested together. The caller
+//! is present in the store's limbo from before the words were loaded until everything is read.
 
 use bytes::Bytes;
 use terrace_base::Result;
+use terrace_index::PointIndex;
 
 use super::PmStore;
 use super::elsewhere::{Elsewhere, PlaceOf, VersionRef, VersionRefOf};
-use super::index::KeyIndex;
+use super::index::PmEngine;
 use super::read::value;
 use super::versions::Named;
 use crate::core::lent::to_keep;
@@ -20,9 +21,9 @@ const FRONT_BYTES: u64 = 128;
 
 /// A version that lies elsewhere: the place of its key among the others, its own place, and the highest number that the
 /// reader sees.
-pub(super) type Wanted<I> = (usize, PlaceOf<I>, u64);
+pub(super) type Wanted<E> = (usize, PlaceOf<E>, u64);
 
-/// Who reads.
+/// A reader of versions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reader {
     /// The number of its snapshot.
@@ -31,7 +32,7 @@ pub(super) struct Reader {
     pub is_of_keys: bool,
 }
 
-impl<I: KeyIndex> PmStore<I> {
+impl<E: PmEngine> PmStore<E> {
     /// The values of `keys` as a snapshot of number `at` sees them, in their order.
     pub(super) fn get_many_at(&self, keys: &[&[u8]], at: u64) -> Result<Vec<Option<Bytes>>> {
         let reader = Reader { at, is_of_keys: true };
@@ -60,9 +61,9 @@ impl<I: KeyIndex> PmStore<I> {
         &self,
         reader: Reader,
         keys: &[&[u8]],
-        words: &[Option<VersionRefOf<I>>; TOGETHER],
+        words: &[Option<VersionRefOf<E>>; TOGETHER],
         values: &mut [Option<Bytes>],
-        elsewhere: &mut Vec<Wanted<I>>,
+        elsewhere: &mut Vec<Wanted<E>>,
     ) -> Result<()> {
         let words = &words[..keys.len()];
         let records = words.iter().flatten().filter_map(|word| word.record());
@@ -108,13 +109,13 @@ impl<I: KeyIndex> PmStore<I> {
         &self,
         at: u64,
         keys: &[&[u8]],
-        wanted: &[Wanted<I>],
+        wanted: &[Wanted<E>],
         values: &mut [Option<Bytes>],
     ) -> Result<()> {
         if wanted.is_empty() {
             return Ok(());
         }
-        let places: Vec<PlaceOf<I>> = wanted.iter().map(|(_, place, _)| *place).collect();
+        let places: Vec<PlaceOf<E>> = wanted.iter().map(|(_, place, _)| *place).collect();
         let coming = self.home.begin(&places);
         let places: Vec<_> = wanted.iter().map(|(i, place, _)| (keys[*i], *place)).collect();
         for ((i, _, most), loaded) in wanted.iter().zip(self.home.finish(coming, &places, None)) {

@@ -12,13 +12,13 @@ use terrace_base::checksum::{seal48, unseal48};
 use terrace_pmem::{POff, Pool, Slot};
 
 use super::index::KeyIndex;
-use super::layout::{self, Change, UNDO_AT, UNDO_HEAD_BYTES, UNDO_KIND};
+use super::layout::{self, UNDO_AT, UNDO_HEAD_BYTES, UNDO_KIND, WordChange};
 use crate::versions::{Record, RecordRef};
 
 /// One key's part in a group, to be taken back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Undo {
-    pub change: Change,
+    pub change: WordChange,
     pub key: Box<[u8]>,
 }
 
@@ -33,7 +33,7 @@ impl<'p> Armed<'p> {
     /// Makes the list of `changes` durable, with everything that the caller has flushed, and makes the header
     /// name it. It is written `with_keys` where a word need not lead to its key.
     pub fn arm(pool: &'p Pool, header: u64, changes: &[Undo], with_keys: bool) -> Result<Self> {
-        let words: Vec<Change> = changes.iter().map(|undo| undo.change).collect();
+        let words: Vec<WordChange> = changes.iter().map(|undo| undo.change).collect();
         let keys: Vec<&[u8]> = changes.iter().map(|undo| &*undo.key).collect();
         let encode = |place| layout::encode_undo(place, &words, with_keys.then_some(&keys));
         let slot = pool.reserve(UNDO_KIND, encode(0).len() as u64)?;
@@ -82,7 +82,7 @@ fn named(pool: &Pool, header: u64) -> Result<Option<(u64, Vec<Result<Undo>>)>> {
     // SAFETY: as above.
     let bytes = unsafe { pool.bytes(list, bytes)? };
     let changes = layout::decode_undo(pool.place(list), bytes).ok_or_else(|| damaged(list))?;
-    let undo = |(change, key): (Change, Option<&[u8]>)| match key {
+    let undo = |(change, key): (WordChange, Option<&[u8]>)| match key {
         Some(key) => Ok(Undo { change, key: key.into() }),
         None => Ok(Undo { change, key: key_of(pool, change)? }),
     };
@@ -90,7 +90,7 @@ fn named(pool: &Pool, header: u64) -> Result<Option<(u64, Vec<Result<Undo>>)>> {
 }
 
 /// The key of a change whose existing words both name records.
-fn key_of(pool: &Pool, change: Change) -> Result<Box<[u8]>> {
+fn key_of(pool: &Pool, change: WordChange) -> Result<Box<[u8]>> {
     let mut outcome = Err(pool.corruption(0, "the word of a version in an undo list", "none"));
     for word in [change.new, change.old].into_iter().filter(|word| *word != 0) {
         let damaged = || pool.corruption(0, "the word of a version in an undo list", format!("{word:#018x}"));
@@ -155,7 +155,7 @@ mod tests {
         let pool = Pool::create_on(Arc::new(media), Path::new("memory"), &options).unwrap();
         let header = pool.reserve(HEADER_KIND, HEADER_BYTES).unwrap();
         pool.copy_persist(header.offset, &encode_header(pool.place(header.offset), 0));
-        let undo = Undo { change: Change { new: 0x40, old: 0 }, key: b"key"[..].into() };
+        let undo = Undo { change: WordChange { new: 0x40, old: 0 }, key: b"key"[..].into() };
         for behind_its_back in [false, true] {
             let list = Armed::arm(&pool, header.offset, std::slice::from_ref(&undo), true).unwrap();
             assert_eq!(*pending(&pool, header.offset).unwrap()[0].as_ref().unwrap(), undo);

@@ -6,11 +6,12 @@
 use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
+use terrace_index::PointIndex;
 use terrace_pmem::Claim;
 
 use super::PmStore;
 use super::elsewhere::{Elsewhere, Place, PlaceOf, VersionRef, VersionRefOf};
-use super::index::KeyIndex;
+use super::index::PmEngine;
 use crate::core::engine::Engine;
 use crate::core::snapshots::is_needed;
 use crate::versions::{LINKED_KIND, Record, RecordRef};
@@ -68,10 +69,10 @@ impl<P: Place> Named<'_, P> {
     }
 }
 
-impl<I: KeyIndex> PmStore<I> {
+impl<E: PmEngine> PmStore<E> {
     /// The version that `word` names, a version of `key`. The caller has been present since before the word
     /// was loaded.
-    pub(super) fn named(&self, word: VersionRefOf<I>, key: &[u8]) -> Result<Named<'_, PlaceOf<I>>> {
+    pub(super) fn named(&self, word: VersionRefOf<E>, key: &[u8]) -> Result<Named<'_, PlaceOf<E>>> {
         Ok(match word {
             VersionRef::Record(word) => {
                 // SAFETY: the caller is present.
@@ -83,7 +84,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// The version under `record`. Links of earlier sessions mean nothing.
-    pub(in crate::engine) fn link(&self, record: &Record<'_>) -> Result<Option<VersionRefOf<I>>> {
+    pub(in crate::engine) fn link(&self, record: &Record<'_>) -> Result<Option<VersionRefOf<E>>> {
         if record.number <= self.inherited {
             return Ok(None);
         }
@@ -100,18 +101,18 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// The place in a remote record.
-    pub(in crate::engine) fn place_in(&self, record: &Record<'_>) -> Result<Option<PlaceOf<I>>> {
+    pub(in crate::engine) fn place_in(&self, record: &Record<'_>) -> Result<Option<PlaceOf<E>>> {
         if !record.word.is_remote() {
             return Ok(None);
         }
-        let place = record.place().and_then(PlaceOf::<I>::from_bits);
+        let place = record.place().and_then(PlaceOf::<E>::from_bits);
         place.map(Some).ok_or_else(|| {
             self.pool.corruption(record.word.offset(), "the record of a version", "a place that is none")
         })
     }
 
     /// Remembers that something hangs under the record of `word`, or that a record may soon be unnecessary.
-    pub(super) fn note_kept(&self, word: VersionRefOf<I>) {
+    pub(super) fn note_kept(&self, word: VersionRefOf<E>) {
         let VersionRef::Record(word) = word else { return };
         if !word.is_linked() {
             return;
@@ -125,7 +126,7 @@ impl<I: KeyIndex> PmStore<I> {
 
     /// Retires a version of `key` that nothing names any more, with the place that its record may hold. The
     /// caller is present.
-    pub(in crate::engine) fn retire_version(&self, key: &[u8], word: VersionRefOf<I>) -> Result<()> {
+    pub(in crate::engine) fn retire_version(&self, key: &[u8], word: VersionRefOf<E>) -> Result<()> {
         match word {
             VersionRef::Place(place) => self.retire_place(key, place),
             VersionRef::Record(record) if record.is_remote() => {
@@ -143,14 +144,14 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Retires the place of a version of `key` that nothing names any more.
-    pub(super) fn retire_place(&self, key: &[u8], place: PlaceOf<I>) -> Result<()> {
+    pub(super) fn retire_place(&self, key: &[u8], place: PlaceOf<E>) -> Result<()> {
         self.home.retire(key, place)?;
         self.limbo.retire(VersionRef::Place(place));
         Ok(())
     }
 
     /// Retires a version of `key` and all under it. The caller is present, and nothing names `word` any more.
-    pub(super) fn retire_chain(&self, key: &[u8], word: VersionRefOf<I>) -> Result<()> {
+    pub(super) fn retire_chain(&self, key: &[u8], word: VersionRefOf<E>) -> Result<()> {
         let mut next = Some(word);
         while let Some(word) = next {
             next = match word {
@@ -170,9 +171,9 @@ impl<I: KeyIndex> PmStore<I> {
     /// is no record has its number only where it lies. The caller is present.
     pub(super) fn version_from<'p>(
         &'p self,
-        newest: Named<'p, PlaceOf<I>>,
+        newest: Named<'p, PlaceOf<E>>,
         at: u64,
-    ) -> Result<Option<Named<'p, PlaceOf<I>>>> {
+    ) -> Result<Option<Named<'p, PlaceOf<E>>>> {
         let mut version = newest;
         loop {
             match version {
@@ -187,7 +188,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// The version that `record` links to.
-    fn under<'p>(&'p self, record: &Record<'p>, next: VersionRefOf<I>) -> Result<Named<'p, PlaceOf<I>>> {
+    fn under<'p>(&'p self, record: &Record<'p>, next: VersionRefOf<E>) -> Result<Named<'p, PlaceOf<E>>> {
         // A reader of `record` also keeps what hangs under it from being freed.
         let older = self.named(next, record.key)?;
         match older.lowest() < record.number {
@@ -202,9 +203,9 @@ impl<I: KeyIndex> PmStore<I> {
     /// All versions from `word` on, newest first. The caller is present.
     pub(in crate::engine) fn chain<'p>(
         &'p self,
-        word: VersionRefOf<I>,
+        word: VersionRefOf<E>,
         key: &[u8],
-    ) -> Result<Vec<Named<'p, PlaceOf<I>>>> {
+    ) -> Result<Vec<Named<'p, PlaceOf<E>>>> {
         // The caller has been present since before the word was loaded.
         let mut chain = vec![self.named(word, key)?];
         while let Some(Named::Record(last)) = chain.last().copied()
@@ -277,14 +278,14 @@ impl<I: KeyIndex> PmStore<I> {
     /// Drops the versions of `key` that no snapshot in `held` (ascending) needs; returns its newest if
     /// something still hangs under that, or if it is a record with a place where the place alone will do one
     /// day. The caller is alone and present.
-    pub(super) fn collapse(&self, key: &[u8], held: &[u64]) -> Result<Option<VersionRefOf<I>>> {
+    pub(super) fn collapse(&self, key: &[u8], held: &[u64]) -> Result<Option<VersionRefOf<E>>> {
         self.try_collapse(key, held).inspect_err(|_| {
             // Some versions may have lost their names and not be retired: nothing finds them before the next opening.
             self.pool.leave_unreclaimed();
         })
     }
 
-    fn try_collapse(&self, key: &[u8], held: &[u64]) -> Result<Option<VersionRefOf<I>>> {
+    fn try_collapse(&self, key: &[u8], held: &[u64]) -> Result<Option<VersionRefOf<E>>> {
         let Some(head) = self.decode_some(self.index.get(key)?)? else { return Ok(None) };
         let chain = self.chain(head, key)?;
         let mut kept = vec![chain[0]];
@@ -321,7 +322,7 @@ impl<I: KeyIndex> PmStore<I> {
     /// Replaces the remote `record`, the only version of its key, by its place, unless a snapshot that does
     /// not see the record would then see the version: the number at the place may be lower. Returns the
     /// record if it stays. The caller is alone and present.
-    fn replace_by_place(&self, record: &Record<'_>, held: &[u64]) -> Result<Option<VersionRefOf<I>>> {
+    fn replace_by_place(&self, record: &Record<'_>, held: &[u64]) -> Result<Option<VersionRefOf<E>>> {
         let word = VersionRef::Record(record.word);
         let Some(place) = self.place_in(record)? else { return Ok(None) };
         if is_needed(held, 0, record.number) {
@@ -336,7 +337,7 @@ impl<I: KeyIndex> PmStore<I> {
     /// Replaces the word of `key`, and returns whether it did. The index may take what else it needs from the
     /// room kept back; if there is no room even so, all stays as it is until the next look. The caller is
     /// alone.
-    fn replace_or_put_off(&self, key: &[u8], from: VersionRefOf<I>, to: Option<u64>) -> Result<bool> {
+    fn replace_or_put_off(&self, key: &[u8], from: VersionRefOf<E>, to: Option<u64>) -> Result<bool> {
         let exchange = || self.index.compare_exchange(key, Some(from.bits()), to);
         match self.pool.claiming(Claim::Some, exchange) {
             Ok(replaced) => Ok(replaced.is_ok()),

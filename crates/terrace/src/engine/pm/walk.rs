@@ -17,12 +17,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use terrace_base::{Error, Result};
-use terrace_index::ScanBatch;
+use terrace_index::{PointIndex, ScanBatch};
 use terrace_table::ReadBuffers;
 
 use super::PmStore;
 use super::elsewhere::{Elsewhere, Place, PlaceOf, VersionRef};
-use super::index::KeyIndex;
+use super::index::{KeyIndex, PmEngine, PositionOf};
 use super::together::{Reader, TOGETHER, Wanted};
 use crate::compaction::selective::RangeScan;
 use crate::core::engine::{Direction, EngineIter};
@@ -61,13 +61,13 @@ impl Met {
 
 /// The next keys of a batch, while what lies elsewhere is read for them.
 #[derive(Debug)]
-struct Window<I: KeyIndex> {
+struct Window<E: PmEngine> {
     keys: Vec<Met>,
-    wanted: Vec<Wanted<I>>,
+    wanted: Vec<Wanted<E>>,
     /// Bytes of values, and of what lies elsewhere.
     bytes: u64,
     bytes_elsewhere: u64,
-    coming: Option<<I::Home as Elsewhere>::Coming>,
+    coming: Option<<E::Home as Elsewhere>::Coming>,
     /// Places that had been freed when it was begun; `None` if the reader has been present since.
     freed: Option<u64>,
     _loan: Option<Loan>,
@@ -84,7 +84,7 @@ struct Room {
 
 /// Entries that were read and not requested yet, and the rest of a batch.
 #[derive(Debug)]
-struct Found<I: KeyIndex> {
+struct ReadAhead<E: PmEngine> {
     entries: VecDeque<Met>,
     batch: ScanBatch,
     /// The part of the batch that was read, or is being read.
@@ -92,7 +92,7 @@ struct Found<I: KeyIndex> {
     /// Whether this is the last batch.
     over: bool,
     /// The window behind `entries`, begun.
-    coming: Option<Window<I>>,
+    coming: Option<Window<E>>,
     /// The next window is begun when no more entries than this are left; `None` if it is not begun before it
     /// is asked for.
     begins_at: Option<usize>,
@@ -101,9 +101,9 @@ struct Found<I: KeyIndex> {
     buffers: ReadBuffers,
 }
 
-impl<I: KeyIndex> Default for Found<I> {
+impl<E: PmEngine> Default for ReadAhead<E> {
     fn default() -> Self {
-        Found {
+        ReadAhead {
             entries: VecDeque::new(),
             batch: ScanBatch::default(),
             done: 0,
@@ -116,7 +116,7 @@ impl<I: KeyIndex> Default for Found<I> {
     }
 }
 
-impl<I: KeyIndex> Found<I> {
+impl<E: PmEngine> ReadAhead<E> {
     fn rest_is_empty(&self) -> bool {
         self.done == self.batch.len()
     }
@@ -125,9 +125,9 @@ impl<I: KeyIndex> Found<I> {
     /// is given, and returns whether they are the last.
     fn next(
         &mut self,
-        store: &PmStore<I>,
+        store: &PmStore<E>,
         at: u64,
-        mut more: impl FnMut(&I, &mut ScanBatch) -> Result<bool>,
+        mut more: impl FnMut(&E::Index, &mut ScanBatch) -> Result<bool>,
     ) -> Result<Option<Met>> {
         loop {
             if let Some(entry) = self.entries.pop_front() {
@@ -152,7 +152,7 @@ impl<I: KeyIndex> Found<I> {
         }
     }
 
-    fn room(&self, store: &PmStore<I>, is_asked_for: bool) -> Room {
+    fn room(&self, store: &PmStore<E>, is_asked_for: bool) -> Room {
         // One window is used while the next one is read.
         let ahead = store.core.memory.buffer(2, AHEAD_BYTES) as u64;
         let is_first = self.keys == TOGETHER;
@@ -163,11 +163,11 @@ impl<I: KeyIndex> Found<I> {
     /// Begins to read the next keys; `None` if there are none, or none for which there is room.
     fn begin(
         &mut self,
-        store: &PmStore<I>,
+        store: &PmStore<E>,
         at: u64,
         room: Room,
-        more: &mut impl FnMut(&I, &mut ScanBatch) -> Result<bool>,
-    ) -> Result<Option<Window<I>>> {
+        more: &mut impl FnMut(&E::Index, &mut ScanBatch) -> Result<bool>,
+    ) -> Result<Option<Window<E>>> {
         let _here = store.limbo.enter();
         let freed = store.home.freed();
         // The words of an older batch may be stale.
@@ -195,7 +195,7 @@ impl<I: KeyIndex> Found<I> {
             freed: Some(freed),
             _loan: None,
         };
-        let is_full = |window: &Window<I>| window.keys.len() >= room.keys || window.bytes >= BATCH_BYTES;
+        let is_full = |window: &Window<E>| window.keys.len() >= room.keys || window.bytes >= BATCH_BYTES;
         while !self.rest_is_empty() && !is_full(&window) {
             match self.read_together(store, at, fresh, &room, &mut window) {
                 Ok(true) => {}
@@ -208,7 +208,7 @@ impl<I: KeyIndex> Found<I> {
         if window.keys.is_empty() {
             return Ok(None);
         }
-        let places: Vec<PlaceOf<I>> = window.wanted.iter().map(|(_, place, _)| *place).collect();
+        let places: Vec<PlaceOf<E>> = window.wanted.iter().map(|(_, place, _)| *place).collect();
         window.coming = if places.is_empty() { None } else { store.home.begin(&places) };
         window._loan =
             window.coming.is_some().then(|| store.core.memory.lend(window.bytes_elsewhere as usize));
@@ -220,11 +220,11 @@ impl<I: KeyIndex> Found<I> {
     /// keys, and returns false. The caller has been present since before fresh words were loaded.
     fn read_together(
         &mut self,
-        store: &PmStore<I>,
+        store: &PmStore<E>,
         at: u64,
         fresh: bool,
         room: &Room,
-        window: &mut Window<I>,
+        window: &mut Window<E>,
     ) -> Result<bool> {
         let end = self.batch.len().min(self.done + TOGETHER);
         let mut words = [None; TOGETHER];
@@ -270,9 +270,9 @@ impl<I: KeyIndex> Found<I> {
         Ok(taken == elsewhere.len())
     }
 
-    /// Takes what was read for `window`, which is the last that was begun. Returns false, and leaves its keys to be read
-    /// again, if something else may have been written where it was read.
-    fn finish(&mut self, store: &PmStore<I>, at: u64, mut window: Window<I>) -> Result<bool> {
+    /// Takes what was read for `window`, which is the last that was begun. Returns false, and leaves its keys to be
+    /// read again, if something else may have been written where it was read.
+    fn finish(&mut self, store: &PmStore<E>, at: u64, mut window: Window<E>) -> Result<bool> {
         let is_first = self.keys == TOGETHER;
         let reads_on = window.coming.is_some();
         if !window.wanted.is_empty() {
@@ -311,30 +311,30 @@ impl<I: KeyIndex> Found<I> {
 
 /// A walk in key order, or against it.
 #[derive(Debug)]
-pub(super) struct OrderedIter<I: KeyIndex> {
-    store: Arc<PmStore<I>>,
+pub(super) struct OrderedIter<E: PmEngine> {
+    store: Arc<PmStore<E>>,
     at: u64,
     reverse: bool,
     /// Where the next batch begins.
     from: Bound<Vec<u8>>,
     keys: usize,
-    found: Found<I>,
+    found: ReadAhead<E>,
     /// Where it finds neighbouring keys.
     scan: Option<RangeScan>,
 }
 
-impl<I: KeyIndex> OrderedIter<I> {
-    pub fn new(store: Arc<PmStore<I>>, at: u64, direction: Direction) -> Self {
+impl<E: PmEngine> OrderedIter<E> {
+    pub fn new(store: Arc<PmStore<E>>, at: u64, direction: Direction) -> Self {
         let reverse = direction == Direction::Backward;
-        let (found, scan) = (Found::default(), store.home.watch());
+        let (found, scan) = (ReadAhead::default(), store.home.watch());
         OrderedIter { store, at, reverse, from: Bound::Unbounded, keys: FIRST_KEYS, found, scan }
     }
 }
 
-impl<I: KeyIndex> EngineIter for OrderedIter<I> {
+impl<E: PmEngine> EngineIter for OrderedIter<E> {
     fn seek(&mut self, bound: Bound<&[u8]>) -> Result<()> {
         self.from = bound.map(<[u8]>::to_vec);
-        (self.keys, self.found) = (FIRST_KEYS, Found::default());
+        (self.keys, self.found) = (FIRST_KEYS, ReadAhead::default());
         Ok(())
     }
 
@@ -356,7 +356,7 @@ impl<I: KeyIndex> EngineIter for OrderedIter<I> {
     }
 }
 
-impl<I: KeyIndex> Drop for OrderedIter<I> {
+impl<E: PmEngine> Drop for OrderedIter<E> {
     fn drop(&mut self) {
         if let Some(scan) = self.scan.take() {
             self.store.home.range_was_read(&self.store, scan.finish());
@@ -366,27 +366,27 @@ impl<I: KeyIndex> Drop for OrderedIter<I> {
 
 /// A walk over everything in the index's own order.
 #[derive(Debug)]
-pub(super) struct FullIter<I: KeyIndex> {
-    store: Arc<PmStore<I>>,
+pub(super) struct FullIter<E: PmEngine> {
+    store: Arc<PmStore<E>>,
     at: u64,
-    cursor: I::Cursor,
-    found: Found<I>,
+    cursor: PositionOf<E>,
+    found: ReadAhead<E>,
 }
 
-impl<I: KeyIndex> FullIter<I> {
-    pub fn new(store: Arc<PmStore<I>>, at: u64) -> Self {
-        FullIter { store, at, cursor: I::Cursor::default(), found: Found::default() }
+impl<E: PmEngine> FullIter<E> {
+    pub fn new(store: Arc<PmStore<E>>, at: u64) -> Self {
+        FullIter { store, at, cursor: PositionOf::<E>::default(), found: ReadAhead::default() }
     }
 }
 
-impl<I: KeyIndex> EngineIter for FullIter<I> {
+impl<E: PmEngine> EngineIter for FullIter<E> {
     fn seek(&mut self, bound: Bound<&[u8]>) -> Result<()> {
         match bound {
             Bound::Unbounded => {
-                (self.cursor, self.found) = (I::Cursor::default(), Found::default());
+                (self.cursor, self.found) = (PositionOf::<E>::default(), ReadAhead::default());
                 Ok(())
             }
-            _ => Err(Error::Unsupported { engine: I::KIND.name(), operation: "ranges of keys" }),
+            _ => Err(Error::Unsupported { engine: E::KIND.name(), operation: "ranges of keys" }),
         }
     }
 

@@ -7,12 +7,13 @@
 //! needed: the new one then names it, and a deletion is a record, too.
 
 use terrace_base::{Error, Result};
+use terrace_index::PointIndex;
 use terrace_pmem::Claim;
 use terrace_table::Kind;
 
 use super::PmStore;
 use super::elsewhere::{Elsewhere, Place, PlaceOf, VersionRef, VersionRefOf};
-use super::index::KeyIndex;
+use super::index::{KeyIndex, PmEngine};
 use super::placed::Placed;
 use super::read::Outcome;
 use super::sparse::{FIRST_SLABS, MOST_TIMES};
@@ -70,7 +71,7 @@ impl<P: Place> Old<P> {
     }
 }
 
-impl<I: KeyIndex> PmStore<I> {
+impl<E: PmEngine> PmStore<E> {
     /// Carries out `op` if `condition` holds; returns whether it did.
     pub(super) fn write_single(&self, op: &Op<'_>, condition: Condition<'_>) -> Result<bool> {
         let is_large = self.goes_elsewhere(op);
@@ -107,7 +108,7 @@ impl<I: KeyIndex> PmStore<I> {
         &self,
         op: &Op<'_>,
         condition: Condition<'_>,
-        placed: &Placed<'_, '_, I>,
+        placed: &Placed<'_, '_, E>,
     ) -> Result<bool> {
         let _shared = self.gate.shared();
         self.admit()?;
@@ -121,7 +122,7 @@ impl<I: KeyIndex> PmStore<I> {
         }
     }
 
-    fn try_single(&self, op: &Op<'_>, condition: Condition<'_>, placed: &Placed<'_, '_, I>) -> Result<bool> {
+    fn try_single(&self, op: &Op<'_>, condition: Condition<'_>, placed: &Placed<'_, '_, E>) -> Result<bool> {
         let _here = self.limbo.enter();
         let newest = self.core.snapshots.newest();
         match (condition, newest) {
@@ -131,7 +132,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Writes while no snapshot is held: no replaced version is needed.
-    fn write_blindly(&self, op: &Op<'_>, placed: &Placed<'_, '_, I>) -> Result<()> {
+    fn write_blindly(&self, op: &Op<'_>, placed: &Placed<'_, '_, E>) -> Result<()> {
         let (old, new) = match op.kind {
             Kind::Put => {
                 let new = self.store(op, None, placed)?;
@@ -148,7 +149,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Tells the engine's home that a version has been written.
-    pub(super) fn note_weight(&self, new: Option<VersionRefOf<I>>, before: Option<VersionRefOf<I>>) {
+    pub(super) fn note_weight(&self, new: Option<VersionRefOf<E>>, before: Option<VersionRefOf<E>>) {
         if let Some(VersionRef::Record(record)) = new {
             self.home.was_written(record, before);
         }
@@ -171,7 +172,7 @@ impl<I: KeyIndex> PmStore<I> {
         op: &Op<'_>,
         condition: Condition<'_>,
         newest: u64,
-        placed: &Placed<'_, '_, I>,
+        placed: &Placed<'_, '_, E>,
     ) -> Result<bool> {
         let mut missing = None;
         loop {
@@ -211,9 +212,9 @@ impl<I: KeyIndex> PmStore<I> {
     pub(super) fn successor<'s>(
         &'s self,
         op: &Op<'_>,
-        old: Old<PlaceOf<I>>,
-        placed: &Placed<'_, '_, I>,
-    ) -> Result<Option<New<'s, PlaceOf<I>>>> {
+        old: Old<PlaceOf<E>>,
+        placed: &Placed<'_, '_, E>,
+    ) -> Result<Option<New<'s, PlaceOf<E>>>> {
         match (op.kind, old.under()) {
             (Kind::Delete, None) => Ok(None),
             (_, under) => self.store(op, under, placed).map(Some),
@@ -225,9 +226,9 @@ impl<I: KeyIndex> PmStore<I> {
     fn store<'s>(
         &'s self,
         op: &Op<'_>,
-        older: Option<VersionRefOf<I>>,
-        placed: &Placed<'_, '_, I>,
-    ) -> Result<New<'s, PlaceOf<I>>> {
+        older: Option<VersionRefOf<E>>,
+        placed: &Placed<'_, '_, E>,
+    ) -> Result<New<'s, PlaceOf<E>>> {
         let older_bits = older.map(VersionRef::bits);
         let new = match placed.get(op.key).filter(|_| op.kind == Kind::Put) {
             // A snapshot taken since its number was given out must not see it.
@@ -253,10 +254,10 @@ impl<I: KeyIndex> PmStore<I> {
     /// (0: none). The caller holds the gate and is present.
     pub(super) fn old(
         &self,
-        before: Option<VersionRefOf<I>>,
+        before: Option<VersionRefOf<E>>,
         key: &[u8],
         newest: u64,
-    ) -> Result<Old<PlaceOf<I>>> {
+    ) -> Result<Old<PlaceOf<E>>> {
         let Some(word) = before else { return Ok(Old::Absent) };
         if newest == 0 {
             return Ok(Old::AllGo(word));
@@ -268,7 +269,7 @@ impl<I: KeyIndex> PmStore<I> {
     }
 
     /// Retires what a write of `key` that has happened leaves without a name.
-    pub(super) fn retire(&self, key: &[u8], old: Old<PlaceOf<I>>) -> Result<()> {
+    pub(super) fn retire(&self, key: &[u8], old: Old<PlaceOf<E>>) -> Result<()> {
         self.mind_slabs();
         match old {
             Old::Absent | Old::Stays(_) => Ok(()),

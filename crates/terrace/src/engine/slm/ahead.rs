@@ -22,9 +22,9 @@ pub(super) fn missing_in(state: &State, pool: &Pool) -> Result<Option<String>> {
     if let Some(number) = named.iter().find(|number| !state.tables.contains_key(*number)) {
         return Ok(Some(format!("the index names table {number}, and it does not")));
     }
-    let noted = pool.root(FLUSHED_ROOT)?.unwrap_or(0);
-    let is_lost = noted > state.flushed_seq && !is_held(pool, noted)?;
-    Ok(is_lost.then(|| format!("memtables are flushed up to {noted}, by it up to {}", state.flushed_seq)))
+    let flushed = pool.root(FLUSHED_ROOT)?.unwrap_or(0);
+    let is_lost = flushed > state.flushed_seq && !is_held(pool, flushed)?;
+    Ok(is_lost.then(|| format!("memtables are flushed up to {flushed}, by it up to {}", state.flushed_seq)))
 }
 
 /// The tables named by words of the index, or by chains that hang from it.
@@ -45,11 +45,11 @@ fn tables_named(pool: &Pool) -> Result<BTreeSet<u64>> {
     Ok(named)
 }
 
-/// Whether the memtable exists whose flush has come as far as `noted`.
-fn is_held(pool: &Pool, noted: u64) -> Result<bool> {
+/// Whether the memtable exists whose flush has come as far as `flushed`.
+fn is_held(pool: &Pool, flushed: u64) -> Result<bool> {
     for slot in 0..MEMTABLES {
         if let Some(head) = pool.root(root(slot))?
-            && SkipList::open(pool, MEMTABLE_KIND, head)?.max_seq() == noted
+            && SkipList::open(pool, MEMTABLE_KIND, head)?.max_seq() == flushed
         {
             return Ok(true);
         }

@@ -37,10 +37,10 @@ pub(super) fn missed(
     (logs, reached): (Vec<u64>, u64),
 ) -> Result<Option<String>> {
     let flushed = state.flushed_seq;
-    if let Some(noted) = pool.root(FLUSHED_ROOT)?
-        && noted < flushed.min(MOST)
+    if let Some(in_pool) = pool.root(FLUSHED_ROOT)?
+        && in_pool < flushed.min(MOST)
     {
-        return Ok(Some(format!("its memtables are flushed up to {noted}, and were up to {flushed}")));
+        return Ok(Some(format!("its memtables are flushed up to {in_pool}, and were up to {flushed}")));
     }
     if pool.granularity() != Granularity::Page {
         return Ok(None);

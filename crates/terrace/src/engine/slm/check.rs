@@ -169,13 +169,13 @@ fn check_words(slm: &Slm, held: &BTreeMap<u64, u64>, report: &mut CheckReport) -
 fn check_counts(slm: &Slm, held: &BTreeMap<u64, u64>, report: &mut CheckReport) {
     let uncounted = slm.uncounted();
     for (number, table) in &slm.manifest.state().tables {
-        let said = table.live_raw + uncounted.get(number).copied().unwrap_or(0);
+        let counted = table.live_raw + uncounted.get(number).copied().unwrap_or(0);
         if let Some(live) = held.get(number)
-            && said != *live as i64
+            && counted != *live as i64
         {
-            report
-                .problems
-                .push(format!("manifest: table {number} is said to have {said} live entries and has {live}"));
+            report.problems.push(format!(
+                "manifest: table {number} is said to have {counted} live entries and has {live}"
+            ));
         }
     }
 }

@@ -120,9 +120,9 @@ impl<'a> Attempt<'a> {
 
     /// Flushes the rest and records the job's end in the manifest; returns the bytes of the tables.
     fn finish(mut self) -> std::result::Result<(Committed<'a>, u64), Box<(Unfinished, Error)>> {
-        let noted = |attempt: &Self| note_flushed(&attempt.slm.pool, attempt.memtable.list().max_seq());
+        let record = |attempt: &Self| note_flushed(&attempt.slm.pool, attempt.memtable.list().max_seq());
         // In this order (`behind.rs`): after everything is in the index and before the manifest says so.
-        let outcome = self.move_all().and_then(|()| noted(&self));
+        let outcome = self.move_all().and_then(|()| record(&self));
         let Attempt { slm, memtable, job, progress, .. } = self;
         let flushed = Edit::FlushedSeq(memtable.list().max_seq());
         let edits = || log_edit(slm, &memtable).into_iter().chain([flushed]).collect();

@@ -56,7 +56,7 @@ use crate::core::report::CheckReport;
 use crate::core::request::Group;
 use crate::located::{JobRoots, Located};
 use crate::manifest::Manifest;
-use crate::pool;
+use crate::pool::{self, StartState};
 use crate::stats::Stats;
 
 pub(crate) use open::open;
@@ -103,7 +103,7 @@ pub(crate) struct Slm {
     retired: Mutex<Vec<WeakSkipList>>,
     log: CommitLog,
     /// The part of the opening that lacked room: nothing is written before it is done.
-    unfinished_opening: Mutex<Option<open::Attached>>,
+    unfinished_opening: Mutex<Option<StartState>>,
     is_opening_unfinished: AtomicBool,
     /// The manifest does not name some existing tables, and nobody has checked yet that the index does not
     /// either: a manifest that was closed cleanly would have them removed without a check.

@@ -22,7 +22,7 @@ use crate::core::engine::Engine;
 use crate::located::{Foundation, Located, LocationIndex};
 use crate::manifest::{self, Identity, KnownPool, Manifest};
 use crate::options::{EngineKind, Options};
-use crate::pool::{self, Found, MEDIA};
+use crate::pool::{self, MEDIA, StartState};
 use crate::tables::{TableStore, refuse_missing};
 
 /// The root of the index.
@@ -54,20 +54,20 @@ pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
 
 /// [`open`], with the engine's own type.
 pub(super) fn open_slm(core: Arc<Core>) -> Result<(Arc<Slm>, u64)> {
-    let (manifest, pool, attached) = match manifest::locate(&*core.fs, &core.dir)? {
+    let (manifest, pool, state) = match manifest::locate(&*core.fs, &core.dir)? {
         Some(_) => open_existing(&core)?,
         None => create(&core)?,
     };
-    let slm = assemble(core, manifest, pool, attached)?;
+    let slm = assemble(core, manifest, pool, state)?;
     slm.jobs.tidy_in_pieces(&slm.me, |slm, from| pool::verify(&slm.pool, from));
-    let last = slm.jobs.closed_unless(begin_again(&slm, attached))?;
+    let last = slm.jobs.closed_unless(begin_again(&slm, state))?;
     Ok((slm, last))
 }
 
 /// Brings an opened database to rest; returns the last sequence number in it.
-fn begin_again(slm: &Slm, attached: Attached) -> Result<u64> {
-    let last = slm.recover(attached)?;
-    if attached == Attached::Rebuild {
+fn begin_again(slm: &Slm, state: StartState) -> Result<u64> {
+    let last = slm.recover(state)?;
+    if state == StartState::Lost {
         // Only now does the manifest know the pool: a pool whose rebuilding was cut short is not taken for
         // whole.
         slm.manifest.apply(&[])?;
@@ -75,33 +75,19 @@ fn begin_again(slm: &Slm, attached: Attached) -> Result<u64> {
     Ok(last)
 }
 
-/// How the pool was opened.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Attached {
-    /// It is new, and so is the database.
-    New,
-    /// It holds everything that was stored; nothing was running.
-    Clean,
-    /// It holds everything that was durable when the process or the power failed.
-    Crashed,
-    /// It was unreliable and is made again.
-    Rebuild,
-}
-
-impl Attached {
-    pub fn describe(self) -> &'static str {
-        match self {
-            Attached::New => "created a new database",
-            Attached::Clean => "attached the pool of a clean shutdown",
-            Attached::Crashed => "attached the pool after a crash; nothing had to be replayed",
-            Attached::Rebuild => "the pool could not be trusted; rebuilt it from tables and log",
-        }
+/// How an opening came about, in words.
+pub(super) fn describe(state: StartState) -> &'static str {
+    match state {
+        StartState::New => "created a new database",
+        StartState::Closed => "attached the pool of a clean shutdown",
+        StartState::Crashed => "attached the pool after a crash; nothing had to be replayed",
+        StartState::Lost => "the pool could not be trusted; rebuilt it from tables and log",
     }
 }
 
 /// Creates a database: the pool, then the manifest, then the pool's owner and the first file number. If it is
 /// cut short anywhere it starts again: nothing is in the database yet.
-fn create(core: &Core) -> Result<(Manifest, Pool, Attached)> {
+fn create(core: &Core) -> Result<(Manifest, Pool, StartState)> {
     if !core.options.create_if_missing {
         return Err(Error::NotFound { dir: core.dir.clone() });
     }
@@ -120,15 +106,15 @@ fn refuse_to_create(core: &Core) -> Result<()> {
     Ok(())
 }
 
-fn begin(manifest: Manifest, pool: Pool) -> Result<(Manifest, Pool, Attached)> {
+fn begin(manifest: Manifest, pool: Pool) -> Result<(Manifest, Pool, StartState)> {
     pool::note(&manifest, &pool);
     pool::set_owner(&pool, &manifest.state().identity)?;
     manifest.take_numbers(1);
     manifest.apply(&[])?;
-    Ok((manifest, pool, Attached::New))
+    Ok((manifest, pool, StartState::New))
 }
 
-fn open_existing(core: &Core) -> Result<(Manifest, Pool, Attached)> {
+fn open_existing(core: &Core) -> Result<(Manifest, Pool, StartState)> {
     let manifest = Manifest::open(core.fs.clone(), &core.dir)?;
     let state = manifest.state();
     if state.identity.engine != NAME {
@@ -145,8 +131,8 @@ fn open_existing(core: &Core) -> Result<(Manifest, Pool, Attached)> {
         return begin(manifest, pool);
     }
     refuse_missing(core, &manifest)?;
-    let (pool, attached) = open_pool(core, &manifest)?;
-    Ok((manifest, pool, attached))
+    let (pool, state) = open_pool(core, &manifest)?;
+    Ok((manifest, pool, state))
 }
 
 /// A pool with only an empty index.
@@ -157,15 +143,14 @@ fn fresh_pool(core: &Core, identity: &Identity) -> Result<Pool> {
     Ok(pool)
 }
 
-fn open_pool(core: &Core, manifest: &Manifest) -> Result<(Pool, Attached)> {
+fn open_pool(core: &Core, manifest: &Manifest) -> Result<(Pool, StartState)> {
     match pool::open(core, manifest)? {
-        Found::Closed(pool) => Ok((pool, Attached::Clean)),
-        Found::Crashed(pool) => Ok((pool, Attached::Crashed)),
-        Found::Lost => {
+        Some(opened) => Ok(opened),
+        None => {
             // Until it is full: if that is cut short, the pool is not taken for a damaged one.
             manifest.note_pool(KnownPool::BEING_MADE);
             manifest.apply(&[])?;
-            Ok((replace_pool(core, &manifest.state().identity)?, Attached::Rebuild))
+            Ok((replace_pool(core, &manifest.state().identity)?, StartState::Lost))
         }
     }
 }
@@ -183,9 +168,9 @@ pub(super) fn assemble(
     core: Arc<Core>,
     manifest: Manifest,
     pool: Pool,
-    attached: Attached,
+    state: StartState,
 ) -> Result<Arc<Slm>> {
-    if attached != Attached::Rebuild {
+    if state != StartState::Lost {
         pool::note(&manifest, &pool);
     }
     let manifest = Arc::new(manifest);
@@ -233,7 +218,7 @@ pub(super) fn assemble(
         retired: Default::default(),
         collapse_pending: AtomicBool::new(false),
         jobs,
-        opened: Mutex::new(attached.describe().into()),
+        opened: Mutex::new(describe(state).into()),
         emulated,
     }))
 }

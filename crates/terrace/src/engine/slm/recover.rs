@@ -18,21 +18,21 @@ use terrace_pmem::Marks;
 use super::Slm;
 use super::behind::note_flushed;
 use super::flush;
-use super::open::Attached;
+use super::open::describe;
 use crate::core::engine::Engine;
 use crate::located::Location;
-use crate::pool;
+use crate::pool::{self, StartState};
 
 impl Slm {
     /// Brings a just opened database to rest; returns the last sequence number in it.
-    pub(super) fn recover(&self, attached: Attached) -> Result<u64> {
-        self.recover_around(attached, &mut Err)
+    pub(super) fn recover(&self, state: StartState) -> Result<u64> {
+        self.recover_around(state, &mut Err)
     }
 
     /// [`recover`](Self::recover), with a function that decides about damaged logs.
     pub(super) fn recover_around(
         &self,
-        attached: Attached,
+        state: StartState,
         damaged: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<u64> {
         if self.core.options.read_only {
@@ -40,9 +40,9 @@ impl Slm {
             // readers do not depend on that.
             return Ok(self.last_seq());
         }
-        match self.finish_opening_as(attached, damaged) {
-            Err(e) if e.kind() == ErrorKind::NoSpace && attached != Attached::Rebuild => {
-                *self.unfinished_opening.lock() = Some(attached);
+        match self.finish_opening_as(state, damaged) {
+            Err(e) if e.kind() == ErrorKind::NoSpace && state != StartState::Lost => {
+                *self.unfinished_opening.lock() = Some(state);
                 self.is_opening_unfinished.store(true, Ordering::Release);
                 self.core.health.fail(e);
             }
@@ -57,8 +57,8 @@ impl Slm {
             return Ok(());
         }
         let mut unfinished_opening = self.unfinished_opening.lock();
-        if let Some(attached) = *unfinished_opening {
-            self.finish_opening_as(attached, &mut Err)?;
+        if let Some(state) = *unfinished_opening {
+            self.finish_opening_as(state, &mut Err)?;
             *unfinished_opening = None;
             self.is_opening_unfinished.store(false, Ordering::Release);
             self.core.health.recover();
@@ -69,31 +69,31 @@ impl Slm {
     /// Does all of it; starts again if it could not be finished.
     fn finish_opening_as(
         &self,
-        attached: Attached,
+        state: StartState,
         damaged: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<()> {
-        if attached == Attached::Crashed {
+        if state == StartState::Crashed {
             self.refuse_older_copy()?;
         }
         self.manifest.decide()?;
         self.drop_flushed_memtables()?;
         // A manifest that was not closed may have lost its end, even beside a pool that was closed.
-        let is_settled = attached == Attached::Rebuild || self.manifest.is_sealed();
+        let is_whole = state == StartState::Lost || self.manifest.is_sealed();
         self.located.end_cut_jobs()?;
         let mut dead = self.dead_tables()?;
         self.remove_leftovers()?;
-        if is_settled {
+        if is_whole {
             self.core.files.remove_tables(std::mem::take(&mut dead));
         }
         self.has_unproved_tables.store(!dead.is_empty(), Ordering::Release);
-        match attached {
-            Attached::New => {}
-            Attached::Clean => self.note_logs()?,
-            Attached::Crashed => self.renew_log()?,
-            Attached::Rebuild => {
+        match state {
+            StartState::New => {}
+            StartState::Closed => self.note_logs()?,
+            StartState::Crashed => self.renew_log()?,
+            StartState::Lost => {
                 let rebuilt = self.rebuild(damaged)?;
                 note_flushed(&self.pool, self.manifest.state().flushed_seq)?;
-                *self.opened.lock() = format!("{}: {rebuilt}", attached.describe());
+                *self.opened.lock() = format!("{}: {rebuilt}", describe(state));
                 self.renew_log()?;
                 // In this order: the pool that the manifest knows is this database's, even after a kill.
                 pool::set_owner(&self.pool, &self.manifest.state().identity)?;
@@ -101,7 +101,7 @@ impl Slm {
             }
         }
         // Even after a clean close something may remain that readers had kept until then.
-        if attached == Attached::Crashed || !dead.is_empty() || self.pool.needs_reclaim() {
+        if state == StartState::Crashed || !dead.is_empty() || self.pool.needs_reclaim() {
             self.jobs.tidy(&self.me, move |slm| slm.reclaim().and_then(|()| slm.remove_unnamed(&dead)));
         } else {
             // Snapshots that were held at the close are gone.

@@ -12,14 +12,14 @@ use terrace_pmem::{Granularity, Opened, Pool};
 use terrace_table::TableMeta;
 
 use super::memtable::{MEMTABLE_KIND, MEMTABLES, root};
-use super::open::{self, Attached};
+use super::open;
 use super::{ahead, behind};
 use crate::batch::Op;
 use crate::commit_log::replay_files;
 use crate::core::engine::Engine;
 use crate::manifest::{BegunLog, Identity, Manifest, State};
 use crate::options::EngineKind;
-use crate::pool::{self, MEDIA};
+use crate::pool::{self, MEDIA, StartState};
 use crate::salvage::{Entries, Salvage};
 
 /// Repairs the database in the view that `base` works in.
@@ -261,8 +261,8 @@ impl Repair {
         state.next_file = state.next_file.max(self.base.next);
         (state.log_number, state.log_end, state.last_log) = (self.first_log, self.log_end, self.last_log);
         let manifest = Manifest::rebuild(core.fs.clone(), &core.dir, state)?;
-        let slm = open::assemble(core, manifest, pool, Attached::Rebuild)?;
-        let recovered = slm.recover_around(Attached::Rebuild, &mut |damage| {
+        let slm = open::assemble(core, manifest, pool, StartState::Lost)?;
+        let recovered = slm.recover_around(StartState::Lost, &mut |damage| {
             if damage.is_of_another_version() {
                 return Err(damage);
             }

@@ -13,10 +13,10 @@ use terrace_index::ScanBatch;
 use super::home::Ssd;
 use super::place::OnSsd;
 use super::{pack, reclaim};
-use crate::engine::pm::{KeyIndex, Named, PmStore, VersionRef, VersionRefOf};
+use crate::engine::pm::{Named, PmEngine, PmStore, PositionOf, VersionRef, VersionRefOf};
 
 /// Starts the walk in the background.
-pub(super) fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
+pub(super) fn send<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) {
     store.spawn(|store| {
         let walked = walk(store);
         // Some of what is dead has been so since before the opening.
@@ -30,7 +30,7 @@ pub(super) fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
 }
 
 /// Waits for the end of the walk and helps with it; it may have failed.
-pub(super) fn wait<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
+pub(super) fn wait<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> Result<()> {
     match store.home.runs.are_counted() {
         true => Ok(()),
         false => walk(store),
@@ -45,7 +45,7 @@ struct Met {
     slots: Vec<Slot>,
 }
 
-fn walk<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
+fn walk<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> Result<()> {
     let ssd = &*store.home;
     let _once = ssd.counting.lock();
     if ssd.runs.are_counted() {
@@ -55,7 +55,7 @@ fn walk<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
         // A walk that failed has counted some keys: it is not started twice.
         return Ok(());
     }
-    let (mut cursor, mut batch, mut met) = (I::Cursor::default(), ScanBatch::new(), Met::default());
+    let (mut cursor, mut batch, mut met) = (PositionOf::<E>::default(), ScanBatch::new(), Met::default());
     let mut named = BTreeSet::new();
     loop {
         if store.jobs.is_closing() {
@@ -80,10 +80,10 @@ fn walk<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
     }
 }
 
-fn meet<I: KeyIndex<Home = Ssd>>(
-    store: &PmStore<I>,
+fn meet<E: PmEngine<Home = Ssd>>(
+    store: &PmStore<E>,
     key: &[u8],
-    word: VersionRefOf<I>,
+    word: VersionRefOf<E>,
     met: &mut Met,
 ) -> Result<()> {
     if let VersionRef::Record(record) = word

@@ -9,13 +9,13 @@ use terrace_disk::Slot;
 use super::home::Ssd;
 use super::place::OnSsd;
 use crate::core::report::CheckReport;
-use crate::engine::pm::{KeyIndex, PmStore};
+use crate::engine::pm::{PmEngine, PmStore};
 use crate::stats::Stats;
 
 /// Reads every table in full, checks that it has as many live entries as recorded, and that every slot has
 /// one owner.
-pub(super) fn check<I: KeyIndex<Home = Ssd>>(
-    store: &PmStore<I>,
+pub(super) fn check<E: PmEngine<Home = Ssd>>(
+    store: &PmStore<E>,
     named: &[OnSsd],
     report: &mut CheckReport,
 ) -> Result<()> {
@@ -65,7 +65,7 @@ pub(super) fn fill_stats(ssd: &Ssd, stats: &mut Stats) {
     let (slots, split) = (ssd.slots.stats(), &mut stats.split);
     if ssd.runs.are_counted() {
         stats.ssd.live_entries = ssd.runs.all().iter().map(|run| run.live).sum();
-        split.dead_bytes = ssd.runs.all().iter().map(super::runs::Run::dead_bytes).sum();
+        split.dead_bytes = ssd.runs.all().iter().map(super::runs::TableCount::dead_bytes).sum();
     }
     stats.dram.index += ssd.weights.dram_bytes();
     (split.is_there, split.cache_is_volatile) = (true, ssd.cache_is_volatile);

@@ -15,7 +15,7 @@ use terrace_table::{Position, ReadBuffers};
 use super::item;
 use super::pace::Pace;
 use super::place::OnSsd;
-use super::runs::Runs;
+use super::runs::TableCounts;
 use super::stamp::{self, Stamps};
 use super::weights::Weights;
 use super::{census, check, migrate, pack, reclaim, repair, together};
@@ -23,7 +23,7 @@ use crate::compaction::selective::RangeScan;
 use crate::core::Core;
 use crate::core::files::missing_table;
 use crate::core::report::CheckReport;
-use crate::engine::pm::{Elsewhere, Item, KeyIndex, Loaded, Place, PmStore, Salvaged, Tell, VersionRef};
+use crate::engine::pm::{Elsewhere, Item, Loaded, Place, PmEngine, PmStore, Salvaged, Tell, VersionRef};
 use crate::manifest::{FileName, Identity, Manifest, State};
 use crate::salvage::Salvage;
 use crate::stats::Stats;
@@ -45,7 +45,7 @@ pub(crate) struct Ssd {
     pub(super) cache_is_volatile: bool,
     /// The origin that items name.
     origin: u64,
-    pub(super) runs: Runs,
+    pub(super) runs: TableCounts,
     pub(super) weights: Weights,
     pub(super) pace: Pace,
     /// Held while migrating or reclaiming: where the next migration begins.
@@ -132,7 +132,7 @@ impl Ssd {
             sector_bytes,
             cache_is_volatile,
             origin: state.identity.origin(),
-            runs: Runs::new(&state),
+            runs: TableCounts::new(&state),
             unknown: Mutex::new(unknown),
             weights: Weights::new(pool_bytes, core.options.memory_budget),
             pace: Pace::new(&core.options.split),
@@ -204,7 +204,7 @@ impl Ssd {
             let expected = "a table that the manifest names, as the index does (try `repair`)";
             return Err(Error::corruption(&path, 0, expected, "one that the manifest has lost"));
         }
-        match self.manifest.settled()? {
+        match self.manifest.try_decide()? {
             true => self.core.files.remove_tables(unknown),
             false => self.core.files.remove_when_decided(unknown),
         }
@@ -279,7 +279,7 @@ impl Elsewhere for Ssd {
         Some(RangeScan::new(&reclaim::options(&self.core.options.split)))
     }
 
-    fn range_was_read<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>, scattered: Vec<u64>) {
+    fn range_was_read<E: PmEngine<Home = Self>>(&self, store: &PmStore<E>, scattered: Vec<u64>) {
         reclaim::range_was_read(store, scattered);
     }
 
@@ -317,7 +317,7 @@ impl Elsewhere for Ssd {
         }
     }
 
-    fn tidy<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>) {
+    fn tidy<E: PmEngine<Home = Self>>(&self, store: &PmStore<E>) {
         // A limbo counts the items in it and not their bytes: a few large items may take more room than there
         // is.
         let most = self.slack_bytes();
@@ -359,31 +359,31 @@ impl Elsewhere for Ssd {
         self.weights.set(record.offset(), inherited.saturating_add(1));
     }
 
-    fn pace<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>, bytes: usize) {
+    fn pace<E: PmEngine<Home = Self>>(&self, store: &PmStore<E>, bytes: usize) {
         if !self.stays.load(Ordering::Relaxed) {
             migrate::pace(store, bytes as u64);
         }
     }
 
-    fn relieve<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>) -> Result<bool> {
+    fn relieve<E: PmEngine<Home = Self>>(&self, store: &PmStore<E>) -> Result<bool> {
         if self.stays.load(Ordering::Relaxed) { Ok(false) } else { migrate::relieve(store) }
     }
 
-    fn opened<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>) -> Result<()> {
+    fn opened<E: PmEngine<Home = Self>>(&self, store: &PmStore<E>) -> Result<()> {
         census::send(store);
         Ok(())
     }
 
-    fn compact<I: KeyIndex<Home = Self>>(&self, store: &PmStore<I>) -> Result<()> {
+    fn compact<E: PmEngine<Home = Self>>(&self, store: &PmStore<E>) -> Result<()> {
         census::wait(store)?;
         reclaim::all(store)?;
         let packed = pack::all(store);
         self.tidy_slots().and(packed)
     }
 
-    fn check<I: KeyIndex<Home = Self>>(
+    fn check<E: PmEngine<Home = Self>>(
         &self,
-        store: &PmStore<I>,
+        store: &PmStore<E>,
         named: &[OnSsd],
         report: &mut CheckReport,
     ) -> Result<()> {

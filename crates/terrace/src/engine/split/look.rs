@@ -106,20 +106,20 @@ impl SlotsFile {
             read => read.ok().flatten(),
         };
         let file = fs.open(path, Access::Sequential)?;
-        let told = state.and_then(|state| {
+        let stamped = state.and_then(|state| {
             let bytes = home::sector_bytes(&state.identity).filter(|bytes| are_sectors(*bytes))?;
             Some((state.identity.origin(), bytes, state.stamp))
         });
-        let told = match told {
+        let stamped = match stamped {
             None => newest_stamp(&*file, |_| true)?.map(|(origin, stamp)| (origin, stamp.sector_bytes, None)),
-            told => told,
+            stamped => stamped,
         };
-        let Some((origin, sector_bytes, known)) = told else {
-            return Err(Error::InvalidFormat {
-                file: path.to_path_buf(),
-                found: "no stamp in it, and no manifest of the engine split beside it".into(),
-                supported: "the file SLOTS of a database of the engine split".into(),
-            });
+        let Some((origin, sector_bytes, known)) = stamped else {
+            return Err(Error::foreign(
+                path,
+                "no stamp in it, and no manifest of the engine split beside it",
+                "the file SLOTS of a database of the engine split",
+            ));
         };
         Ok(SlotsFile { file, path: path.to_path_buf(), origin, sector_bytes, known })
     }

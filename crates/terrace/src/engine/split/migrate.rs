@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
 use terrace_base::exec::Lane;
-use terrace_index::ScanBatch;
+use terrace_index::{PointIndex, ScanBatch};
 use terrace_pmem::Claim;
 use terrace_table::{Kind, Position, TableOptions};
 
@@ -26,7 +26,7 @@ use super::pace::Fill;
 use super::place::OnSsd;
 use super::reclaim;
 use crate::compaction::selective::LeafScan;
-use crate::engine::pm::{KeyIndex, Place, PmStore, VersionRef, VersionRefOf};
+use crate::engine::pm::{KeyIndex, Place, PmEngine, PmStore, VersionRef, VersionRefOf};
 use crate::manifest::Edit;
 use crate::tables::{MadeTable, TableWriter, WriterOptions};
 use crate::versions::{LINKED_KIND, RECORD_KIND, Record};
@@ -77,8 +77,8 @@ pub(super) enum From {
 }
 
 /// Tables being written, and the words of their keys that are to be replaced.
-pub(super) struct Mover<'a, I: KeyIndex<Home = Ssd>> {
-    store: &'a PmStore<I>,
+pub(super) struct Mover<'a, E: PmEngine<Home = Ssd>> {
+    store: &'a PmStore<E>,
     writer: TableWriter<'a>,
     notes: Vec<Note>,
     /// Words replaced, and bytes of tables written.
@@ -86,8 +86,8 @@ pub(super) struct Mover<'a, I: KeyIndex<Home = Ssd>> {
     pub written: u64,
 }
 
-impl<'a, I: KeyIndex<Home = Ssd>> Mover<'a, I> {
-    pub fn new(store: &'a PmStore<I>) -> Self {
+impl<'a, E: PmEngine<Home = Ssd>> Mover<'a, E> {
+    pub fn new(store: &'a PmStore<E>) -> Self {
         let (ssd, options) = (&*store.home, &store.core.options);
         let table = TableOptions {
             block_bytes: options.split.block_bytes,
@@ -179,10 +179,10 @@ impl<'a, I: KeyIndex<Home = Ssd>> Mover<'a, I> {
 
 /// Makes the word of `key` lead to `to` if it is `from`, which is retired then. The caller holds the gate and is
 /// present.
-pub(super) fn replace_word<I: KeyIndex<Home = Ssd>>(
-    store: &PmStore<I>,
+pub(super) fn replace_word<E: PmEngine<Home = Ssd>>(
+    store: &PmStore<E>,
     key: &[u8],
-    from: VersionRefOf<I>,
+    from: VersionRefOf<E>,
     to: OnSsd,
 ) -> Result<bool> {
     // The index may take what else it needs from the room kept back: what is replaced is given back soon.
@@ -196,7 +196,7 @@ pub(super) fn replace_word<I: KeyIndex<Home = Ssd>>(
 }
 
 /// How full the records' part of the pool is.
-pub(super) fn fill<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Fill {
+pub(super) fn fill<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> Fill {
     let used = store.pool.taken_bytes(&[RECORD_KIND, LINKED_KIND]);
     let index = store.index.pm_bytes();
     let kept = crate::pool::kept_back(&store.pool);
@@ -208,12 +208,12 @@ pub(super) fn fill<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Fill {
 }
 
 /// Whether the size of records may be limited further than by what the index leaves.
-fn is_bounded<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> bool {
+fn is_bounded<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> bool {
     store.core.options.split.records_bytes > 0
 }
 
 /// Called before a writer writes this many bytes to PM.
-pub(super) fn pace<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, bytes: u64) {
+pub(super) fn pace<E: PmEngine<Home = Ssd>>(store: &PmStore<E>, bytes: u64) {
     let ssd = &*store.home;
     if ssd.pace.is_due(bytes) {
         let fill = fill(store);
@@ -226,7 +226,7 @@ pub(super) fn pace<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, bytes: u64) {
 }
 
 /// Starts a migration in the background, unless one is running.
-fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
+fn send<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) {
     let ssd = &*store.home;
     if store.core.is_scratch || ssd.sent.swap(true, Ordering::AcqRel) {
         return;
@@ -247,7 +247,7 @@ fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
 }
 
 /// Migrates until the pool is less full than it should be.
-fn run<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
+fn run<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> Result<()> {
     let low = store.core.options.split.low_share;
     loop {
         let before = fill(store);
@@ -267,7 +267,7 @@ fn run<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
 
 /// Makes room for a writer that holds nothing; returns whether it, or another thread doing the same, has
 /// succeeded.
-pub(super) fn relieve<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<bool> {
+pub(super) fn relieve<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> Result<bool> {
     let ssd = &*store.home;
     let before = ssd.migrated.load(Ordering::Acquire);
     let mut moving = ssd.moving.lock();
@@ -299,7 +299,7 @@ pub(super) fn relieve<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<boo
 }
 
 /// Moves records of about `goal` bytes to tables; returns the bytes moved.
-fn migrate<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, moving: &mut Moving, goal: u64) -> Result<u64> {
+fn migrate<E: PmEngine<Home = Ssd>>(store: &PmStore<E>, moving: &mut Moving, goal: u64) -> Result<u64> {
     let start = store.core.env.clock.now();
     let running = store.core.begin_flush();
     let cut = choose(store, goal);
@@ -327,12 +327,12 @@ fn migrate<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, moving: &mut Moving, goa
 }
 
 /// Walks round at most once, from where the last walk ended.
-fn walk_round<I: KeyIndex<Home = Ssd>>(
-    store: &PmStore<I>,
+fn walk_round<E: PmEngine<Home = Ssd>>(
+    store: &PmStore<E>,
     moving: &mut Moving,
     cut: &Cut,
     goal: u64,
-    mover: &mut Mover<'_, I>,
+    mover: &mut Mover<'_, E>,
 ) -> Result<()> {
     let mut from = moving.after.take();
     let begun_at = from.clone();
@@ -374,8 +374,8 @@ struct Going {
 
 /// Takes the next keys after `from`: returns copies of the records that migrate, and lowers the weights of
 /// the others.
-fn look<I: KeyIndex<Home = Ssd>>(
-    store: &PmStore<I>,
+fn look<E: PmEngine<Home = Ssd>>(
+    store: &PmStore<E>,
     batch: &mut ScanBatch,
     from: &Option<Vec<u8>>,
     cut: &Cut,
@@ -387,7 +387,7 @@ fn look<I: KeyIndex<Home = Ssd>>(
     store.index.scan(from, false, BATCH_KEYS, batch)?;
     let mut going = Vec::new();
     for (key, bits) in batch.iter() {
-        let word: VersionRefOf<I> = store.decode(bits)?;
+        let word: VersionRefOf<E> = store.decode(bits)?;
         let VersionRef::Record(word) = word else { continue };
         if word.is_tombstone() || word.is_remote() {
             continue;
@@ -409,7 +409,7 @@ fn look<I: KeyIndex<Home = Ssd>>(
 }
 
 /// The cut by which records of about `goal` bytes migrate.
-fn choose<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, goal: u64) -> Cut {
+fn choose<E: PmEngine<Home = Ssd>>(store: &PmStore<E>, goal: u64) -> Cut {
     let _here = store.limbo.enter();
     let used = fill(store).used.max(1);
     let slots = store.pool.some_slots(&[RECORD_KIND, LINKED_KIND], SAMPLES);

@@ -58,4 +58,4 @@ mod weights;
 
 pub(crate) use fuzzing::{decode_slots, sound_slots};
 pub use look::{InSlots, SlotsFile};
-pub(crate) use tree::SplitTree;
+pub(crate) use tree::Split;

@@ -22,7 +22,7 @@ use super::home::Ssd;
 use super::item;
 use super::migrate::replace_word;
 use super::place::OnSsd;
-use crate::engine::pm::{KeyIndex, Place, PmStore, VersionRef};
+use crate::engine::pm::{KeyIndex, Place, PmEngine, PmStore, VersionRef};
 
 /// Blocks hold more than their items by at most this part of the items.
 const LOOSE_PART: u64 = 6;
@@ -95,7 +95,7 @@ fn is_due(slots: &SlotStats, spare: u64) -> bool {
 }
 
 /// Starts packing in the background if that is worth it, or gives back free space if there is much.
-pub(super) fn send_if_due<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, slots: &SlotStats) {
+pub(super) fn send_if_due<E: PmEngine<Home = Ssd>>(store: &PmStore<E>, slots: &SlotStats) {
     let ssd = &*store.home;
     if is_due(slots, ssd.slack_bytes()) {
         send(store);
@@ -105,7 +105,7 @@ pub(super) fn send_if_due<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, slots: &S
 }
 
 /// Starts packing in the background.
-fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
+fn send<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) {
     let ssd = &*store.home;
     if store.core.is_scratch || !ssd.runs.are_counted() || ssd.packing.swap(true, Ordering::AcqRel) {
         return;
@@ -126,7 +126,7 @@ fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
 }
 
 /// Packs what is loose, in one walk along the index.
-pub(super) fn all<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
+pub(super) fn all<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> Result<()> {
     let slots = store.home.slots.stats();
     if !store.home.runs.are_counted() || !is_loose(slots.item_bytes, slots.held_bytes) {
         return Ok(());
@@ -158,8 +158,8 @@ struct Loose {
 
 /// Packs the next loose items after `after`; returns whether there are no more. The caller keeps others from
 /// moving anything.
-fn pack_next<I: KeyIndex<Home = Ssd>>(
-    store: &PmStore<I>,
+fn pack_next<E: PmEngine<Home = Ssd>>(
+    store: &PmStore<E>,
     after: &mut Option<Vec<u8>>,
     batch: &mut ScanBatch,
 ) -> Result<bool> {
@@ -194,7 +194,7 @@ fn pack_next<I: KeyIndex<Home = Ssd>>(
     Ok(is_over)
 }
 
-fn move_items<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, loose: Vec<Loose>) -> Result<()> {
+fn move_items<E: PmEngine<Home = Ssd>>(store: &PmStore<E>, loose: Vec<Loose>) -> Result<()> {
     let ssd = &*store.home;
     {
         let _shared = store.gate.shared();
@@ -233,8 +233,8 @@ fn move_items<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, loose: Vec<Loose>) ->
 }
 
 /// Makes the words of `loose` lead to where they were `written`, and says of each whether it does now.
-fn name<I: KeyIndex<Home = Ssd>>(
-    store: &PmStore<I>,
+fn name<E: PmEngine<Home = Ssd>>(
+    store: &PmStore<E>,
     loose: &[Loose],
     written: &[Slot],
     moved: &mut Vec<bool>,

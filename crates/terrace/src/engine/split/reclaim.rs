@@ -11,14 +11,15 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
 use terrace_base::exec::Lane;
+use terrace_index::PointIndex;
 use terrace_table::{Cursor, Kind};
 
 use super::home::Ssd;
 use super::migrate::{From, Mover, Moving};
 use super::place::OnSsd;
-use super::runs::Run;
+use super::runs::TableCount;
 use crate::compaction::selective::{LeafScan, PinnedEntries, SelectiveOptions, View, choose};
-use crate::engine::pm::{KeyIndex, Place, PmStore};
+use crate::engine::pm::{KeyIndex, Place, PmEngine, PmStore};
 use crate::manifest::State;
 use crate::options::SplitOptions;
 use crate::tables::merge_ahead;
@@ -41,7 +42,7 @@ pub(super) fn options(split: &SplitOptions) -> SelectiveOptions {
 
 /// A range was read which has found neighbouring keys `scattered` over these tables: they are rewritten
 /// together, so that later ranges read fewer.
-pub(super) fn range_was_read<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, scattered: Vec<u64>) {
+pub(super) fn range_was_read<E: PmEngine<Home = Ssd>>(store: &PmStore<E>, scattered: Vec<u64>) {
     if store.core.options.read_only {
         return;
     }
@@ -54,7 +55,7 @@ pub(super) fn range_was_read<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, scatte
 
 /// If a range was read since the last scan, examines the next stretch of the index and notes tables that hold
 /// too little of it each.
-fn leaf_scan<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, scan: &mut LeafScan) -> Result<()> {
+fn leaf_scan<E: PmEngine<Home = Ssd>>(store: &PmStore<E>, scan: &mut LeafScan) -> Result<()> {
     let ssd = &*store.home;
     if !ssd.range_was_read.swap(false, Ordering::Relaxed) {
         return Ok(());
@@ -84,13 +85,13 @@ pub(super) struct Aside {
 
 impl Aside {
     /// Those of `runs` that have been rewritten as far as possible.
-    fn pinned(&self, runs: &[Run]) -> BTreeSet<u64> {
-        let is_pinned = |run: &&Run| self.left.get(&run.number).is_some_and(|left| run.live >= *left);
+    fn pinned(&self, runs: &[TableCount]) -> BTreeSet<u64> {
+        let is_pinned = |run: &&TableCount| self.left.get(&run.number).is_some_and(|left| run.live >= *left);
         runs.iter().filter(is_pinned).map(|run| run.number).collect()
     }
 
     /// Notes that these were rewritten, and `runs` are left.
-    fn rewritten(&mut self, inputs: &[u64], runs: &[Run]) {
+    fn rewritten(&mut self, inputs: &[u64], runs: &[TableCount]) {
         self.left.retain(|number, _| runs.iter().any(|run| run.number == *number));
         let left = runs.iter().filter(|run| run.live > 0 && inputs.contains(&run.number));
         self.left.extend(left.map(|run| (run.number, run.live)));
@@ -98,7 +99,7 @@ impl Aside {
 }
 
 /// Starts reclaiming in the background what is worth it.
-pub(super) fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
+pub(super) fn send<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) {
     let ssd = &*store.home;
     if store.core.is_scratch || !ssd.runs.are_counted() || ssd.reclaiming.swap(true, Ordering::AcqRel) {
         return;
@@ -116,7 +117,7 @@ pub(super) fn send<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) {
     }
 }
 
-fn run<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
+fn run<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> Result<()> {
     leaf_scan(store, &mut store.home.moving.lock().leaf_scan)?;
     while !store.jobs.is_closing() {
         let mut moving = store.home.moving.lock();
@@ -135,7 +136,7 @@ fn run<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
 }
 
 /// Rewrites every table that has dead entries or overlaps another one.
-pub(super) fn all<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
+pub(super) fn all<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> Result<()> {
     let mut moving = store.home.moving.lock();
     if !store.home.runs.are_counted() {
         return Ok(());
@@ -149,7 +150,7 @@ pub(super) fn all<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<()> {
 }
 
 /// Does the most worthwhile rewriting; false if none is.
-fn reclaim_next<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, moving: &mut Moving) -> Result<bool> {
+fn reclaim_next<E: PmEngine<Home = Ssd>>(store: &PmStore<E>, moving: &mut Moving) -> Result<bool> {
     if drop_dead(store)? {
         return Ok(true);
     }
@@ -176,14 +177,14 @@ fn reclaim_next<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, moving: &mut Moving
 }
 
 /// The tables that still exist over which neighbouring keys lie scattered.
-fn scattered_of<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, state: &State) -> BTreeSet<u64> {
+fn scattered_of<E: PmEngine<Home = Ssd>>(store: &PmStore<E>, state: &State) -> BTreeSet<u64> {
     let mut scattered = store.home.scattered.lock();
     scattered.retain(|number| state.tables.contains_key(number));
     scattered.clone()
 }
 
 /// The manifest's tables with the current counts.
-fn counted(state: &State, runs: &[Run]) -> State {
+fn counted(state: &State, runs: &[TableCount]) -> State {
     let mut state = state.clone();
     for run in runs {
         if let Some(table) = state.tables.get(&run.number) {
@@ -196,7 +197,7 @@ fn counted(state: &State, runs: &[Run]) -> State {
 }
 
 /// Drops tables that nothing leads to, and those that the manifest took although that seemed to have failed.
-fn drop_dead<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<bool> {
+fn drop_dead<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> Result<bool> {
     let ssd = &*store.home;
     ssd.core.files.sweep(&ssd.manifest);
     let runs = ssd.runs.all();
@@ -208,7 +209,7 @@ fn drop_dead<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>) -> Result<bool> {
 }
 
 /// Writes the live entries of `inputs` into new tables. Inputs of which nothing is left are dropped.
-fn rewrite<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, inputs: &[u64], moving: &mut Moving) -> Result<()> {
+fn rewrite<E: PmEngine<Home = Ssd>>(store: &PmStore<E>, inputs: &[u64], moving: &mut Moving) -> Result<()> {
     let running = store.core.begin_compaction();
     let mut mover = Mover::new(store);
     let outcome = merge_into(store, inputs, &mut mover).and_then(|()| mover.finish());
@@ -226,10 +227,10 @@ fn rewrite<I: KeyIndex<Home = Ssd>>(store: &PmStore<I>, inputs: &[u64], moving: 
     Ok(())
 }
 
-fn merge_into<I: KeyIndex<Home = Ssd>>(
-    store: &PmStore<I>,
+fn merge_into<E: PmEngine<Home = Ssd>>(
+    store: &PmStore<E>,
     inputs: &[u64],
-    mover: &mut Mover<'_, I>,
+    mover: &mut Mover<'_, E>,
 ) -> Result<()> {
     let child = |&number: &u64, ahead| store.home.tables.cursor(number, ahead);
     let (mut cursor, _loan) = merge_ahead(&store.core, READAHEAD_BYTES, inputs, child)?;
@@ -254,8 +255,8 @@ fn merge_into<I: KeyIndex<Home = Ssd>>(
 mod tests {
     use super::*;
 
-    fn run(number: u64, live: u64) -> Run {
-        Run { number, entries: 10, live, bytes: 100 }
+    fn run(number: u64, live: u64) -> TableCount {
+        TableCount { number, entries: 10, live, bytes: 100 }
     }
 
     /// A rewritten table is considered again when fewer of its entries live, and not before.

@@ -16,14 +16,14 @@ use crate::manifest::State;
 
 /// What is known of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Run {
+pub(super) struct TableCount {
     pub number: u64,
     pub entries: u64,
     pub live: u64,
     pub bytes: u64,
 }
 
-impl Run {
+impl TableCount {
     /// Bytes of dead entries.
     pub fn dead_bytes(&self) -> u64 {
         let dead = self.entries.saturating_sub(self.live);
@@ -40,7 +40,7 @@ enum Census {
 
 /// The tables and their counts.
 #[derive(Debug)]
-pub(super) struct Runs {
+pub(super) struct TableCounts {
     counts: Mutex<Counts>,
     /// Entries that have died since the last look for tables that are worth rewriting, and how many are worth
     /// one.
@@ -61,12 +61,12 @@ struct Counts {
     first_new: u64,
 }
 
-impl Runs {
+impl TableCounts {
     /// The tables of `state`, none of which is counted.
-    pub fn new(state: &State) -> Runs {
+    pub fn new(state: &State) -> TableCounts {
         let of = |table: &crate::manifest::TableState| (0, table.meta.entries, table.meta.file_bytes);
         let tables = state.tables.iter().map(|(number, table)| (*number, of(table))).collect();
-        Runs {
+        TableCounts {
             counts: Mutex::new(Counts { tables, census: Census::At(None), first_new: state.next_file }),
             died: AtomicU64::new(0),
             worth_a_look: AtomicU64::new(LEAST_DIED),
@@ -148,9 +148,9 @@ impl Runs {
     }
 
     /// Every table.
-    pub fn all(&self) -> Vec<Run> {
+    pub fn all(&self) -> Vec<TableCount> {
         let counts = self.counts.lock();
-        let run = |(&number, &(live, entries, bytes)): (&u64, &(i64, u64, u64))| Run {
+        let run = |(&number, &(live, entries, bytes)): (&u64, &(i64, u64, u64))| TableCount {
             number,
             entries,
             live: live.max(0) as u64,
@@ -166,14 +166,14 @@ mod tests {
     use crate::manifest::{Identity, Manifest};
     use terrace_table::TableMeta;
 
-    fn two_tables() -> Runs {
+    fn two_tables() -> TableCounts {
         let meta = |number| TableMeta { number, entries: 10, file_bytes: 100, ..TableMeta::default() };
         let identity = Identity { engine: "split".into(), uuid: [7; 16], options: Default::default() };
         let state = Manifest::state_of(identity, &[(0, meta(1)), (0, meta(2))], 0).unwrap();
-        Runs::new(&state)
+        TableCounts::new(&state)
     }
 
-    fn live(runs: &Runs) -> Vec<u64> {
+    fn live(runs: &TableCounts) -> Vec<u64> {
         runs.all().iter().map(|run| run.live).collect()
     }
 

@@ -7,18 +7,18 @@ use terrace_index::pmlist::{Lists, Style};
 use terrace_pmem::Pool;
 
 use super::Tlsm;
-use crate::commit_log::{Beside, Gathered, LogHome, Opened};
+use crate::commit_log::{Gathered, LogHome, Opened, PoolContents};
 use crate::compaction::leveled::{LeastOverlap, Tiering};
 use crate::core::Core;
 use crate::core::engine::Engine;
-use crate::leveled::logged::LoggedMemtables;
+use crate::leveled::logged::{self, LoggedMemtables};
 use crate::leveled::{LeveledTree, Parts, policy, settings};
 use crate::levels::lists::{ListOptions, ListStore};
 use crate::options::{EngineKind, ListDesign, LogPlace, LsmOptions, TieringKind, TlsmOptions};
 use crate::pool;
 
 /// What lies in the pool beside logs: lists, which the manifest names.
-const IN_POOL: Beside = Beside {
+const IN_POOL: PoolContents = PoolContents {
     is_needed: true,
     roots: &[],
     fill: |_| Ok(()),
@@ -35,18 +35,14 @@ pub(super) fn log_home() -> LogHome {
 
 /// Opens or creates the database in `core.dir`; returns it and the last sequence number in it.
 pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
-    let opened = log_home().open(&core)?;
-    let tlsm = assemble(core, opened, None, &mut Err)?;
-    tlsm.verify_pool();
-    let last = tlsm.last_seq();
-    Ok((tlsm, last))
+    logged::open(core, &log_home(), assemble, |_| {})
 }
 
 /// Assembles the engine from its opened parts, and brings it to rest. In a repair there is no pool: logs lie
 /// elsewhere, and the lists' contents are in tables.
 pub(super) fn assemble(
     core: Arc<Core>,
-    Opened { manifest, pool, found }: Opened,
+    Opened { manifest, pool, state }: Opened,
     gathered: Option<&Gathered>,
     damaged: &mut dyn FnMut(Error) -> Result<()>,
 ) -> Result<Arc<Tlsm>> {
@@ -57,14 +53,14 @@ pub(super) fn assemble(
     let mut lists = None;
     if let Some(pool) = &pool {
         pool::note(&manifest, pool);
-        let is_decided = core.options.read_only || manifest.settled()?;
+        let is_decided = core.options.read_only || manifest.try_decide()?;
         let list_options = list_options(&options.tlsm, pool);
         lists = Some(ListStore::open(pool, &manifest.state(), list_options, is_decided)?);
     }
     let (settings, policy) = (settings(options, levels), policy(levels, LeastOverlap));
     let parts = Parts { settings, policy, manifest, pool, buffer, lists };
     let tlsm = LeveledTree::new(core.clone(), parts)?;
-    tlsm.recover(found, gathered, damaged)?;
+    tlsm.recover(state, gathered, damaged)?;
     Ok(tlsm)
 }
 

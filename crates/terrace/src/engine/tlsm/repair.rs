@@ -16,7 +16,7 @@ use super::open;
 use crate::commit_log::Gathered;
 use crate::leveled::{PlacedRun, logged};
 use crate::manifest::{Identity, State};
-use crate::salvage::{Runs, Salvage};
+use crate::salvage::{Salvage, TableSorter};
 
 /// Repairs the database in the view that `base` works in.
 pub(crate) fn repair(base: Salvage) -> Result<Salvage> {
@@ -106,9 +106,9 @@ fn wanted(lists: &Lists, believed: Option<&State>) -> Vec<Wanted> {
 fn open_list(lists: &Lists, wanted: &Wanted) -> Result<Option<PmList>> {
     let opened = lists.open(wanted.head).and_then(|list| {
         let pool = lists.pool();
-        let told = wanted.named.as_ref().map(|(_, meta)| (meta.entries, meta.max_seq, &meta.smallest));
+        let expected = wanted.named.as_ref().map(|(_, meta)| (meta.entries, meta.max_seq, &meta.smallest));
         let (figures, about) = (list.figures(), list.about());
-        if told.is_some_and(|told| told != (figures.entries, figures.max_seq, &about.smallest)) {
+        if expected.is_some_and(|expected| expected != (figures.entries, figures.max_seq, &about.smallest)) {
             return Err(pool.corruption(wanted.head, "the list that the manifest names", "another list"));
         }
         list.verify().map(|()| list)
@@ -128,7 +128,7 @@ fn looks_whole(lists: &Lists, head: u64) -> bool {
 
 fn bring(base: &mut Salvage, list: &PmList, head: u64) -> Result<Vec<TableMeta>> {
     let (core, options) = (base.core.clone(), base.options.clone());
-    let mut runs = Runs::new(&core, &options, &mut base.next);
+    let mut runs = TableSorter::new(&core, &options, &mut base.next);
     let mut cursor = list.cursor();
     cursor.seek_first()?;
     while cursor.valid() {
@@ -154,7 +154,7 @@ fn bring_scattered(
         ranges.iter().any(holds)
     };
     let (core, options) = (base.core.clone(), base.options.clone());
-    let (mut unread, mut runs) = (Vec::new(), Runs::new(&core, &options, &mut base.next));
+    let (mut unread, mut runs) = (Vec::new(), TableSorter::new(&core, &options, &mut base.next));
     for buffer in lists.buffers() {
         let salvaged = salvage_buffer(pool, buffer, &mut |key, seq, kind, value| match is_wanted(key) {
             true => runs.add(key, seq, kind, Bytes::copy_from_slice(value)),

@@ -8,10 +8,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use terrace_base::{Error, Result};
-use terrace_index::{HashIndex, ScanBatch, ScanPosition, TurboHash, TurboOptions, kinds};
+use terrace_index::{HashIndex, ScanBatch, ScanPosition, TurboHash, TurboHashOptions, kinds};
 use terrace_pmem::{Kind as PmKind, Pool};
 
-use super::pm::{KeyIndex, Nowhere};
+use super::pm::{KeyIndex, Nowhere, PmEngine};
 use crate::core::Core;
 use crate::manifest::{Identity, Manifest};
 use crate::options::EngineKind;
@@ -19,13 +19,16 @@ use crate::options::EngineKind;
 /// The root of the table.
 const ROOT: &str = "turbo.index";
 
-impl KeyIndex for TurboHash {
+/// The engine.
+#[derive(Debug)]
+pub(crate) struct Turbo;
+
+impl PmEngine for Turbo {
     const KIND: EngineKind = EngineKind::Turbo;
     const ROOTS: &'static [&'static str] = &[ROOT];
     const HEADER_ROOT: &'static str = "turbo.records";
-    const MOVES: &'static [PmKind] = &[kinds::TURBOHASH_PAIR];
+    type Index = TurboHash;
     type Home = Nowhere;
-    type Cursor = ScanPosition;
 
     fn create_home(_: &Core, _: &mut Identity) -> Result<()> {
         Ok(())
@@ -37,7 +40,7 @@ impl KeyIndex for TurboHash {
 
     fn create(pool: &Pool, core: &Core) -> Result<()> {
         let asked = &core.options.turbo;
-        let options = TurboOptions {
+        let options = TurboHashOptions {
             shards: asked.shards,
             initial_buckets: asked.initial_buckets,
             probing_scope: asked.probing_scope,
@@ -46,23 +49,28 @@ impl KeyIndex for TurboHash {
         TurboHash::create(pool, ROOT, &options).map(drop)
     }
 
-    fn open(pool: &Pool, _core: &Core) -> Result<Self> {
+    fn open(pool: &Pool, _core: &Core) -> Result<TurboHash> {
         let mut table = TurboHash::open(pool, ROOT)?;
         table.drain_before_publishing();
         Ok(table)
     }
+}
+
+impl KeyIndex for TurboHash {
+    const MOVES: &'static [PmKind] = &[kinds::TURBOHASH_PAIR];
+    type Position = ScanPosition;
 
     fn drains_first(&self) -> bool {
         true
     }
 
-    fn walk(&self, cursor: &mut ScanPosition, limit: usize, out: &mut ScanBatch) -> Result<bool> {
-        self.scan_unordered(cursor, limit, out)?;
-        Ok(!cursor.is_end())
+    fn walk(&self, position: &mut ScanPosition, limit: usize, out: &mut ScanBatch) -> Result<bool> {
+        self.scan_unordered(position, limit, out)?;
+        Ok(!position.is_end())
     }
 
     fn scan(&self, _: Bound<&[u8]>, _: bool, _: usize, _: &mut ScanBatch) -> Result<()> {
-        Err(Error::Unsupported { engine: Self::KIND.name(), operation: "iteration in the order of keys" })
+        Err(Error::Unsupported { engine: Turbo::KIND.name(), operation: "iteration in the order of keys" })
     }
 
     unsafe fn move_slot(&self, _: PmKind, at: u64) -> Result<bool> {

@@ -19,13 +19,13 @@ use crate::manifest::{Edit, State};
 
 /// A change under construction.
 #[derive(Debug, Default)]
-pub(super) struct Change {
+pub(super) struct BucketsEdit {
     /// Further edits for the manifest.
     pub edits: Vec<Edit>,
     pub runs: RunChange,
 }
 
-impl Change {
+impl BucketsEdit {
     /// A key of each table that is added, removed or moved.
     fn keys(&self, state: &State) -> Vec<Vec<u8>> {
         let gone = self.runs.removed().iter().chain(self.runs.moved().iter().map(|(number, _)| number));
@@ -41,13 +41,17 @@ impl Wip {
     /// Applies `change` and shows its tables to readers; they hold the contents of the memtables `leaving`.
     /// The new tables, which are whole and durable, are opened first, so that nothing fails once they are in
     /// the manifest.
-    pub(super) fn install(&self, change: Change, leaving: &[Arc<BucketMemtable>]) -> Result<()> {
+    pub(super) fn install(&self, change: BucketsEdit, leaving: &[Arc<BucketMemtable>]) -> Result<()> {
         let _alone = self.changing.lock();
         self.install_locked(change, leaving)
     }
 
     /// The same, with `changing` locked.
-    pub(super) fn install_locked(&self, mut change: Change, leaving: &[Arc<BucketMemtable>]) -> Result<()> {
+    pub(super) fn install_locked(
+        &self,
+        mut change: BucketsEdit,
+        leaving: &[Arc<BucketMemtable>],
+    ) -> Result<()> {
         let runs = change.runs.open(&self.runs)?;
         let levels = change.runs.added().map(|(level, _)| level);
         let made: Vec<Placed> = levels.zip(runs).map(|(level, run)| Placed { run, level }).collect();

@@ -1,7 +1,7 @@
 //! Proving and describing a database.
 //!
-//! Every table is read in full and proved by itself, and so is every memtable. Then each bucket is read once more, merged,
-//! which proves the order between its tables: a version that is newer than another of its key lies no deeper.
+//! Every table is read in full and proved by itself, and so is every memtable. Then each bucket is read once more,
+//! merged, which proves the order between its tables: a version that is newer than another of its key lies no deeper.
 //! Then buckets are compared with the manifest, the log and the pool.
 
 use terrace_base::Result;
@@ -58,8 +58,8 @@ fn check_bucket(bucket: &Bucket, report: &mut CheckReport) -> Result<()> {
     Ok(())
 }
 
-/// Walks over all versions in order, newest first within a key: none in a memtable is older than one in an older memtable
-/// or in a table.
+/// Walks over all versions in order, newest first within a key: none in a memtable is older than one in an older
+/// memtable or in a table.
 fn check_versions(bucket: &Bucket, readable: &Readable, report: &mut CheckReport) -> Result<()> {
     let mut children: Vec<Box<dyn Cursor>> = readable.memtables.iter().map(|m| m.cursor()).collect();
     let memtables = children.len();

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use terrace_base::{Error, Result};
 
 use super::bucket::{Bucket, Placed};
-use super::change::Change;
+use super::change::BucketsEdit;
 use super::whole::Ended;
 use super::{Plan, Wip};
 use crate::background::{Compacting, Patience};
@@ -155,25 +155,16 @@ impl Wip {
         let cuts = bucket.cuts.lock().clone();
         let written = self.merge_tables(&claim, &claim.tables, cuts, patience)?;
         let bytes = written.iter().map(|table| table.meta.file_bytes).sum();
-        let mut change = Change::default();
+        let mut change = BucketsEdit::default();
         change.runs.remove(claim.numbers());
         change.runs.add(level + 1, written);
         self.install(change, &[])?;
         bucket.forget_reads(level);
         self.core.counters.count_compaction(level + 1, bytes);
         running.done(bytes);
-        self.remove_merged(&claim.tables);
+        self.runs.remove_merged(&[], with_max_seqs(&claim.tables));
         self.estimate_overlap(bucket);
         Ok(true)
-    }
-
-    /// Removes the inputs, the oldest first: if only some of them are gone after a crash, and the manifest is
-    /// lost, no tombstone is missing above what it hides.
-    pub(super) fn remove_merged(&self, tables: &[Placed]) {
-        let mut gone: Vec<(u64, u64)> =
-            tables.iter().map(|table| (table.run.meta().max_seq, table.run.number())).collect();
-        gone.sort_unstable();
-        self.runs.remove(&gone.into_iter().map(|(_, number)| number).collect::<Vec<_>>());
     }
 
     /// Merges every bucket with keys of the range as a whole. Buckets without room to merge wait until the
@@ -237,4 +228,9 @@ impl Wip {
             ended => ended.map(|_| None),
         }
     }
+}
+
+/// The numbers of `tables`, each with its highest sequence number.
+pub(super) fn with_max_seqs(tables: &[Placed]) -> Vec<(u64, u64)> {
+    tables.iter().map(|table| (table.run.meta().max_seq, table.run.number())).collect()
 }

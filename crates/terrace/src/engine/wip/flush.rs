@@ -15,7 +15,7 @@ use terrace_table::TableMeta;
 
 use super::Wip;
 use super::buckets::Buckets;
-use super::change::Change;
+use super::change::BucketsEdit;
 use super::memtable::BucketMemtable;
 use crate::levels::merge::Survivors;
 use crate::levels::output::{Below, Outputs};
@@ -86,7 +86,7 @@ impl Wip {
 
     /// Replaces the memtables by tables; returns whether there are logs that nobody needs any more.
     pub(super) fn put_into_tables(&self, Batch { memtables: batch, needs_log }: &Batch) -> Result<bool> {
-        let mut change = Change::default();
+        let mut change = BucketsEdit::default();
         let held = self.seen();
         let buckets = self.buckets();
         let mut outputs = Outputs::new(&self.core, &self.manifest, self.writer_options(), Below::default());

@@ -14,7 +14,7 @@ use terrace_table::Kind;
 use super::Wip;
 use super::bucket::Bucket;
 use super::memtable::BucketMemtable;
-use crate::batch::WriteBatch;
+use crate::batch::{Op, WriteBatch};
 use crate::commit_log::{CommitLog, Entry, Logged, Policy, unless_full};
 use crate::core::Core;
 use crate::core::request::Group;
@@ -188,8 +188,8 @@ impl Wip {
         Ok(self.log.dropped() > dropped)
     }
 
-    /// Drops logs that nobody holds back, and that no flush will drop. Without room for that the next group tries again:
-    /// there may be room for what it writes.
+    /// Drops logs that nobody holds back, and that no flush will drop. Without room for that the next group tries
+    /// again: there may be room for what it writes.
     fn forget_unheld_logs(&self) -> Result<()> {
         let outcome = self.forget_logs_before_next();
         if outcome.as_ref().is_err_and(Error::is_out_of_space) {
@@ -272,10 +272,7 @@ impl Entry for OwnedOp {
     }
 
     fn put_into(&self, ops: &mut WriteBatch) -> Result<()> {
-        match self.kind {
-            Kind::Put => ops.put(&self.key, &self.value),
-            Kind::Delete => ops.delete(&self.key),
-        }
+        ops.push(Op { kind: self.kind, key: &self.key, value: &self.value });
         Ok(())
     }
 }

@@ -181,18 +181,10 @@ impl BucketMemtable {
     }
 
     /// Visits all versions in order.
-    pub fn visit(&self, mut each: impl FnMut(&[u8], u64, Kind, &[u8]) -> Result<()>) -> Result<()> {
+    pub fn visit(&self, each: impl FnMut(&[u8], u64, Kind, &[u8]) -> Result<()>) -> Result<()> {
         match &self.shape {
             Shape::Hash(table) => table.visit(each),
-            Shape::List(list) => {
-                let mut cursor = list.cursor();
-                cursor.seek_first()?;
-                while cursor.valid() {
-                    each(cursor.key(), cursor.seq(), cursor.kind(), cursor.value_bytes())?;
-                    cursor.next()?;
-                }
-                Ok(())
-            }
+            Shape::List(list) => list.visit(each),
         }
     }
 

@@ -9,7 +9,7 @@ use super::buckets::Buckets;
 use super::memtable::{BucketMemtable, Memory};
 use super::recover::Replaying;
 use super::{Parts, Wip, logging};
-use crate::commit_log::{Beside, Gathered, LogHome, Opened};
+use crate::commit_log::{Gathered, LogHome, Opened, PoolContents};
 use crate::core::Core;
 use crate::core::engine::Engine;
 use crate::levels::run::Runs;
@@ -20,7 +20,7 @@ use crate::pool;
 /// The log's place.
 pub(super) fn log_home(core: &Core) -> LogHome {
     let first = || vec![Edit::SetBucket { lower: Vec::new(), flushed: 0 }];
-    LogHome { engine: EngineKind::Wip, asked: core.options.wip.log, first, beside: Beside::NOTHING }
+    LogHome { engine: EngineKind::Wip, asked: core.options.wip.log, first, beside: PoolContents::NOTHING }
 }
 
 /// Opens or creates the database in `core.dir`; returns it and the last sequence number in it.
@@ -38,7 +38,7 @@ pub(crate) fn open(core: Arc<Core>) -> Result<(Arc<dyn Engine>, u64)> {
 /// elsewhere, and with a function that decides about damaged ones.
 pub(super) fn assemble(
     core: Arc<Core>,
-    Opened { manifest, pool, found }: Opened,
+    Opened { manifest, pool, state }: Opened,
     replaying: Replaying,
     gathered: Option<&Gathered>,
     damaged: &mut dyn FnMut(Error) -> Result<()>,
@@ -48,7 +48,7 @@ pub(super) fn assemble(
     }
     let log = logging::open(&core, &manifest, pool.as_ref())?;
     let wip = Wip::new(core, Parts { manifest, pool, log })?;
-    wip.jobs.closed_unless(wip.recover(found, replaying, gathered, damaged))?;
+    wip.jobs.closed_unless(wip.recover(state, replaying, gathered, damaged))?;
     Ok(wip)
 }
 

@@ -12,9 +12,9 @@ use super::Wip;
 use super::bucket::Bucket;
 use super::buckets::Buckets;
 use crate::batch::{Op, WriteBatch};
-use crate::commit_log::{Found, Gathered, Replayed, are_many_and_small, unless_full};
+use crate::commit_log::{Gathered, Replayed, are_many_and_small, unless_full};
 use crate::manifest::Listing;
-use crate::pool;
+use crate::pool::{self, StartState};
 
 /// Bytes of operations that are read before two threads put them into memtables; fewer if memtables may not
 /// take that much.
@@ -34,32 +34,32 @@ pub(super) enum Replaying {
 type Groups = Vec<(u64, u64, WriteBatch, u64)>;
 
 impl Wip {
-    /// Brings a just opened database to rest. `gathered` are its logs if they lie elsewhere. `damaged` is asked about each
-    /// damaged log; if it returns no error, the rest of that log and all that follow are left out.
+    /// Brings a just opened database to rest. `gathered` are its logs if they lie elsewhere. `damaged` is asked about
+    /// each damaged log; if it returns no error, the rest of that log and all that follow are left out.
     pub(super) fn recover(
         &self,
-        found: Found,
+        state: StartState,
         replaying: Replaying,
         gathered: Option<&Gathered>,
         damaged: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<()> {
         let start = self.core.env.clock.now();
-        let replayed = self.replay_all(found, replaying, gathered, damaged)?;
+        let replayed = self.replay_all(state, replaying, gathered, damaged)?;
         let took = self.core.env.clock.now() - start;
-        let _ = self.opened.set(describe(found, &replayed, took));
+        let _ = self.opened.set(describe(state, &replayed, took));
         Ok(())
     }
 
     fn replay_all(
         &self,
-        found: Found,
+        state: StartState,
         replaying: Replaying,
         gathered: Option<&Gathered>,
         damaged: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<Replayed> {
         let listing = self.manifest.listing()?;
         self.replaying.store(true, Ordering::Release);
-        let replayed = self.replay_from((found, &listing), replaying, gathered, damaged)?;
+        let replayed = self.replay_from((state, &listing), replaying, gathered, damaged)?;
         // Only after the log is distrusted, if it is to be: a flush of what had no room until now would take
         // it for durable.
         self.replaying.store(false, Ordering::Release);
@@ -70,7 +70,7 @@ impl Wip {
             self.memtables().iter().for_each(|memtable| memtable.freeze());
             return Ok(replayed);
         }
-        if self.manifest.settled()? {
+        if self.manifest.try_decide()? {
             self.core.files.remove_tables(listing.dead_tables);
             self.core.files.remove(self.manifest.listing()?.leftovers);
             self.log.drop_old(&self.manifest)?;
@@ -80,14 +80,14 @@ impl Wip {
         if are_many_and_small(replayed.there, self.memory.held()) {
             self.freeze_all();
         }
-        self.reclaim_after(found == Found::Crashed);
+        self.reclaim_after(state == StartState::Crashed);
         self.spawn_compaction();
         Ok(replayed)
     }
 
     fn replay_from(
         &self,
-        (found, listing): (Found, &Listing),
+        (state, listing): (StartState, &Listing),
         replaying: Replaying,
         gathered: Option<&Gathered>,
         damaged: &mut dyn FnMut(Error) -> Result<()>,
@@ -103,7 +103,7 @@ impl Wip {
             bytes = 0;
             self.replay_groups(std::mem::take(&mut groups), replaying)
         };
-        let replayed = self.log.replay((&self.manifest, listing), found, gathered, damaged, &mut take)?;
+        let replayed = self.log.replay((&self.manifest, listing), state, gathered, damaged, &mut take)?;
         self.replay_groups(groups, replaying)?;
         self.current_log.store(0, Ordering::Release);
         Ok(replayed)
@@ -199,11 +199,11 @@ fn is_in_tables(bucket: &Arc<Bucket>, key: &[u8], seq: u64) -> Result<bool> {
     Ok(newest.is_some_and(|found| found.seq >= seq))
 }
 
-fn describe(found: Found, replayed: &Replayed, took: Duration) -> String {
-    let how = match found {
-        Found::New => return "created a new database".into(),
-        Found::Closed => "a clean shutdown",
-        Found::Crashed => "a crash",
+fn describe(state: StartState, replayed: &Replayed, took: Duration) -> String {
+    let how = match state {
+        StartState::New => return "created a new database".into(),
+        StartState::Closed => "a clean shutdown",
+        StartState::Crashed | StartState::Lost => "a crash",
     };
     let Replayed { groups, logs, .. } = replayed;
     format!("after {how} replayed {groups} groups of {logs} logs in {:.3} s", took.as_secs_f64())

@@ -15,7 +15,7 @@ use terrace_table::TableMeta;
 use super::bucket::LAST_LEVEL;
 use super::open;
 use super::recover::Replaying;
-use crate::commit_log::{Beside, Gathered, first_beginning, gather_logs, log_files, rebuild};
+use crate::commit_log::{Gathered, PoolContents, first_beginning, gather_logs, log_files, rebuild};
 use crate::core::engine::Engine;
 use crate::leveled::{PlacedRun, gather_runs};
 use crate::manifest::{Edit, Identity, Manifest, State};
@@ -35,7 +35,7 @@ pub(crate) fn repair(mut base: Salvage) -> Result<Salvage> {
     let gathered = on_pm.then(|| gather_logs(&mut base, &identity, known.as_ref())).transpose()?;
     let state = new_state(&base, identity, runs, known, gathered.as_ref())?;
     let core = base.core.clone();
-    rebuild(base, state, gathered.as_ref(), Beside::NOTHING, |opened, damaged| {
+    rebuild(base, state, gathered.as_ref(), PoolContents::NOTHING, |opened, damaged| {
         let wip = open::assemble(core, opened, Replaying::Asked, gathered.as_ref(), damaged)?;
         let flush = || wip.rotate().and_then(|()| wip.wait_until_flushed());
         let forget = || wip.log.forget_all(&wip.manifest, wip.last_seq());
@@ -52,15 +52,15 @@ fn new_state(
     known: Option<State>,
     gathered: Option<&Gathered>,
 ) -> Result<State> {
-    let told = known.as_ref().filter(|_| base.left.is_none());
-    let flushed_of = told.map(|state| flushed_of(state, &runs)).unwrap_or_default();
+    let trusted = known.as_ref().filter(|_| base.left.is_none());
+    let flushed_of = trusted.map(|state| flushed_of(state, &runs)).unwrap_or_default();
     let tables: Vec<(u32, TableMeta)> =
         runs.into_iter().map(|(level, meta, _)| (level.min(LAST_LEVEL as u32), meta)).collect();
     let newest = tables.iter().map(|(_, meta)| meta.max_seq).max().unwrap_or(0);
     // Writes before the first existing log are, or were, in tables, and these are recovered as far as
     // possible.
-    let flushed = match told {
-        Some(told) => told.flushed_seq,
+    let flushed = match trusted {
+        Some(state) => state.flushed_seq,
         None => match gathered {
             Some(gathered) => first_beginning(gathered)?,
             None => first_beginning(&log_files(&base.core, identity.origin(), base.log_files()?))?,

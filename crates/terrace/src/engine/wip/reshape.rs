@@ -11,7 +11,7 @@ use terrace_base::Result;
 
 use super::Wip;
 use super::bucket::{Bucket, Placed, newest_first};
-use super::change::Change;
+use super::change::BucketsEdit;
 use super::memtable::BucketMemtable;
 use crate::events::Event;
 use crate::manifest::Edit;
@@ -23,7 +23,7 @@ impl Wip {
     pub(super) fn split(
         &self,
         bucket: &Arc<Bucket>,
-        mut change: Change,
+        mut change: BucketsEdit,
         boundaries: &[Vec<u8>],
     ) -> Result<()> {
         let _no_flush = self.flushes.claim();
@@ -109,7 +109,7 @@ impl Wip {
         let new = lowers.zip(uppers).map(|(lower, upper)| self.part(lower, upper, &memtables, &tables));
         let new: Vec<Arc<Bucket>> = new.collect();
         let next = buckets.replaced(buckets.place(&first.lower), old.len(), new.clone());
-        // Who chooses a job holds this lock, and so meets no bucket without its figures.
+        // A thread that chooses a job holds this lock, and so meets no bucket without its figures.
         let plan = self.planning.lock();
         new.iter().for_each(|bucket| self.note_figures(&plan, bucket));
         self.buckets.store(Arc::new(next));

@@ -15,8 +15,8 @@ use terrace_table::{Cursor, TableMeta};
 
 use super::Wip;
 use super::bucket::{Bucket, LAST_LEVEL, Placed};
-use super::change::Change;
-use super::compact::Claim;
+use super::change::BucketsEdit;
+use super::compact::{Claim, with_max_seqs};
 use crate::background::Patience;
 use crate::compaction::buckets::{BucketOptions, BucketTable, LEVELS, fit, kept, pieces, splitters};
 use crate::levels::output::Written;
@@ -127,7 +127,7 @@ impl Wip {
         let bucket = &whole.claim.bucket;
         let bytes: u64 = written.iter().map(|table| table.meta.file_bytes).sum();
         let live = bytes + stay.iter().map(|table| table.run.meta().file_bytes).sum::<u64>();
-        let mut change = Change::default();
+        let mut change = BucketsEdit::default();
         change.runs.remove(inputs.iter().map(|table| table.run.number()));
         stay.iter()
             .filter(|table| table.level != LAST_LEVEL)
@@ -144,7 +144,7 @@ impl Wip {
         // While it still counts as being merged: by its old figures it would be chosen again at once.
         self.note_figures(&self.planning.lock(), bucket);
         self.core.counters.count_compaction(LAST_LEVEL, bytes);
-        self.remove_merged(inputs);
+        self.runs.remove_merged(&[], with_max_seqs(inputs));
         Ok(())
     }
 

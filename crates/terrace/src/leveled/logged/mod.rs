@@ -15,8 +15,9 @@ use std::sync::Arc;
 
 use terrace_base::Result;
 use terrace_pmem::{Marks, Pool};
-use terrace_table::{Cursor, Kind};
+use terrace_table::Kind;
 
+pub(crate) use recover::open;
 pub(crate) use repair::repair;
 
 use super::{LeveledTree, Memtable, Stage, WriteBuffer};
@@ -89,14 +90,8 @@ impl Memtable for LoggedMemtable {
         self.list.cursor()
     }
 
-    fn visit(&self, mut each: impl FnMut(&[u8], u64, Kind, &[u8]) -> Result<()>) -> Result<()> {
-        let mut cursor = self.list.cursor();
-        cursor.seek_first()?;
-        while cursor.valid() {
-            each(cursor.key(), cursor.seq(), cursor.kind(), cursor.value_bytes())?;
-            cursor.next()?;
-        }
-        Ok(())
+    fn visit(&self, each: impl FnMut(&[u8], u64, Kind, &[u8]) -> Result<()>) -> Result<()> {
+        self.list.visit(each)
     }
 
     fn is_empty(&self) -> bool {

@@ -1,5 +1,6 @@
 //! The work of opening: replaying logs into a memtable.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
@@ -7,26 +8,51 @@ use terrace_table::Kind;
 
 use super::{LoggedMemtable, LoggedMemtables};
 use crate::batch::{Op, WriteBatch};
-use crate::commit_log::{Found, Gathered, Replayed, unless_full};
+use crate::commit_log::{Gathered, LogHome, Opened, Replayed, unless_full};
+use crate::core::Core;
+use crate::core::engine::Engine;
 use crate::leveled::{LeveledTree, Memtable, Stage};
+use crate::pool::StartState;
 
 /// If more logs than this are left after a recovery, their memtable is flushed at once.
 const FEW_LOGS: usize = 1;
 
+/// Opens or creates the database of an engine whose log lies as `home` says. `assemble` makes the engine of its opened
+/// parts, and `prepare` sends work that is done after the first answers. Returns the engine and the last sequence
+/// number in it.
+pub(crate) fn open<S: Stage>(
+    core: Arc<Core>,
+    home: &LogHome,
+    assemble: impl FnOnce(
+        Arc<Core>,
+        Opened,
+        Option<&Gathered>,
+        &mut dyn FnMut(Error) -> Result<()>,
+    ) -> Result<Arc<LeveledTree<LoggedMemtables<S>>>>,
+    prepare: impl FnOnce(&LeveledTree<LoggedMemtables<S>>),
+) -> Result<(Arc<dyn Engine>, u64)> {
+    let opened = home.open(&core)?;
+    let tree = assemble(core, opened, None, &mut Err)?;
+    tree.verify_pool();
+    prepare(&tree);
+    let last = tree.last_seq();
+    Ok((tree, last))
+}
+
 impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
-    /// Brings a just opened database to rest. `gathered` are its logs if they lie elsewhere. `damaged` is asked about each
-    /// damaged log; if it returns no error, the rest of that log and all that follows are left out.
+    /// Brings a just opened database to rest. `gathered` are its logs if they lie elsewhere. `damaged` is asked about
+    /// each damaged log; if it returns no error, the rest of that log and all that follows are left out.
     pub fn recover(
         &self,
-        found: Found,
+        state: StartState,
         gathered: Option<&Gathered>,
         damaged: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<()> {
-        let replayed = self.jobs.closed_unless(self.replay_all(found, gathered, damaged))?;
-        let _ = self.opened.set(match found {
-            Found::New => "created a new database".into(),
-            found => {
-                let how = if found == Found::Closed { "a clean shutdown" } else { "a crash" };
+        let replayed = self.jobs.closed_unless(self.replay_all(state, gathered, damaged))?;
+        let _ = self.opened.set(match state {
+            StartState::New => "created a new database".into(),
+            state => {
+                let how = if state == StartState::Closed { "a clean shutdown" } else { "a crash" };
                 format!("after {how} replayed {} groups of {} logs", replayed.groups, replayed.logs)
             }
         });
@@ -35,7 +61,7 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
 
     fn replay_all(
         &self,
-        found: Found,
+        state: StartState,
         gathered: Option<&Gathered>,
         damaged: &mut dyn FnMut(Error) -> Result<()>,
     ) -> Result<Replayed> {
@@ -45,13 +71,13 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
         let listing = self.manifest.listing()?;
         let mut apply =
             |number, first_seq, ops: &WriteBatch, reached| self.replay_group(number, first_seq, ops, reached);
-        let replayed = log.replay((&self.manifest, &listing), found, gathered, damaged, &mut apply)?;
+        let replayed = log.replay((&self.manifest, &listing), state, gathered, damaged, &mut apply)?;
         self.applied.fetch_max(self.last_seq(), Ordering::AcqRel);
         self.runs.lists().map_or(Ok(()), |lists| lists.prove(self.last_seq()))?;
         if self.core.options.read_only {
             return Ok(replayed);
         }
-        if self.manifest.settled()? {
+        if self.manifest.try_decide()? {
             self.remove_leftovers(listing.dead_tables)?;
             log.drop_old(&self.manifest)?;
             self.sweep();
@@ -61,7 +87,7 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
         if replayed.there > FEW_LOGS && !self.readable().active().is_empty() {
             self.rotate_memtable()?;
         }
-        self.reclaim_after(found == Found::Crashed);
+        self.reclaim_after(state == StartState::Crashed);
         self.spawn_compaction();
         Ok(replayed)
     }

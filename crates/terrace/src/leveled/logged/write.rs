@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::{ErrorKind, Result};
 use terrace_pmem::Pool;
-use terrace_table::{Cursor, Kind};
+use terrace_table::Cursor;
 
 use super::{LoggedMemtable, LoggedMemtables};
-use crate::batch::WriteBatch;
+use crate::batch::{Op, WriteBatch};
 use crate::commit_log::{Entry, Logged, oldest_first_log};
 use crate::core::request::Group;
 use crate::leveled::{LeveledTree, Memtable, Stage};
@@ -64,10 +64,7 @@ impl Entry for MemCursor {
     }
 
     fn put_into(&self, ops: &mut WriteBatch) -> Result<()> {
-        match self.kind() {
-            Kind::Put => ops.put(self.key(), self.value_bytes()),
-            Kind::Delete => ops.delete(self.key()),
-        }
+        ops.push(Op { kind: self.kind(), key: self.key(), value: self.value_bytes() });
         Ok(())
     }
 }

@@ -87,6 +87,7 @@ fn with(state: &State, group: &[Edit]) -> State {
     state
 }
 
+/// Must catch a group of edits of which a crash leaves a part, and an acknowledged one that it takes.
 #[test]
 fn a_crash_anywhere_leaves_the_last_state_or_the_next() {
     for (seed, limit) in [(1, 0), (2, 200), (3, 1 << 20)] {
@@ -140,6 +141,7 @@ fn run_with_fault(fault: Fault, seed: u64) -> bool {
     failed
 }
 
+/// Must catch an operation of the file system that fails unnoticed, or for good.
 #[test]
 fn a_failing_operation_is_an_error_and_the_next_attempt_succeeds() {
     // Not every failure shows: an old manifest that cannot be removed merely stays.
@@ -151,6 +153,7 @@ fn a_failing_operation_is_an_error_and_the_next_attempt_succeeds() {
 
 /// The sync of a group failed, its process died, and the system still shows the group: an opening that has
 /// decided by what it shows keeps the group for good.
+/// Must catch a group that an opening relies on and a power cut then takes.
 #[test]
 fn what_a_failed_sync_has_dropped_and_the_system_shows_is_decided_before_it_counts() {
     let mut only_shown = 0;
@@ -172,6 +175,7 @@ fn what_a_failed_sync_has_dropped_and_the_system_shows_is_decided_before_it_coun
     assert!(only_shown > 5, "{only_shown} groups were only shown");
 }
 
+/// Must catch a failed attempt that comes back beside a later one.
 #[test]
 fn failures_in_a_row_leave_one_of_the_attempts() {
     let (fs, manifest) = fresh();
@@ -191,12 +195,13 @@ fn failures_in_a_row_leave_one_of_the_attempts() {
         crasher.check_images("the next attempt");
     }
     fs.inject(None);
-    // An empty group settles the failed one.
+    // An empty group ends the failed one.
     manifest.apply(&[]).unwrap();
     crasher.allow(vec![Some((*manifest.state()).clone())]);
     crasher.check_images("the end");
 }
 
+/// Must catch a full disk that is reported as something else, or that a manifest does not recover from.
 #[test]
 fn a_full_disk_is_no_space_and_goes_on_when_there_is_room() {
     let (fs, manifest) = fresh();

@@ -169,7 +169,7 @@ fn another_version_or_edit_is_an_invalid_format() {
     identity_record[2] = 2;
     let newer = planted(&[identity_record, end]);
     match Manifest::open(Arc::new(newer), dir()).unwrap_err() {
-        Error::InvalidFormat { file, found, supported } => {
+        Error::InvalidFormat { file, found, supported, is_other_version: true } => {
             assert_eq!(file, FileName::Manifest(3).path(dir()));
             assert_eq!((found.as_str(), supported.as_str()), ("version 2", "version 1"));
         }

@@ -7,7 +7,7 @@ use terrace_base::Result;
 use terrace_table::{Cursor, Kind};
 
 use super::Inner;
-use super::record::Record;
+use super::record::MemRecord;
 use super::sorted::Sorted;
 
 /// A position in a table, which it keeps alive. Its first seek sorts the contents; it does not meet what is
@@ -29,7 +29,7 @@ impl HashCursor {
         self.sorted.get_or_insert_with(|| unsafe { self.table.sorted() })
     }
 
-    fn record(&self) -> Option<Record<'_>> {
+    fn record(&self) -> Option<MemRecord<'_>> {
         self.sorted.as_ref()?.get(self.at?)
     }
 
@@ -44,7 +44,7 @@ impl HashCursor {
 
     /// The value in its place; empty if the cursor is not positioned.
     pub fn value_bytes(&self) -> &[u8] {
-        self.record().map_or(&[], Record::value)
+        self.record().map_or(&[], MemRecord::value)
     }
 }
 
@@ -82,15 +82,15 @@ impl Cursor for HashCursor {
     }
 
     fn key(&self) -> &[u8] {
-        self.record().map_or(&[], Record::key)
+        self.record().map_or(&[], MemRecord::key)
     }
 
     fn seq(&self) -> u64 {
-        self.record().map_or(0, Record::seq)
+        self.record().map_or(0, MemRecord::seq)
     }
 
     fn kind(&self) -> Kind {
-        self.record().map_or(Kind::Delete, Record::kind)
+        self.record().map_or(Kind::Delete, MemRecord::kind)
     }
 
     fn value(&self) -> Result<Bytes> {

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use terrace_base::prefetch;
 
 use super::pieces::Pieces;
-use super::record::{Head, Record};
+use super::record::{Head, MemRecord};
 
 pub(super) const SLOTS: usize = 8;
 
@@ -133,9 +133,9 @@ pub(super) struct Directory<'a> {
 
 /// The end of a search.
 #[derive(Debug)]
-pub(super) enum Place<'a> {
+pub(super) enum SlotSearch<'a> {
     /// In the key's slot.
-    Found(&'a AtomicPtr<Head>, Record<'a>),
+    Found(&'a AtomicPtr<Head>, MemRecord<'a>),
     /// In the slot that a new key takes.
     Free(&'a AtomicPtr<Head>),
     /// After the last slot of this many lines, which are full.
@@ -170,7 +170,7 @@ impl<'a> Directory<'a> {
 
     /// Finds the one record for which `is_it` is true, among those of this hash.
     #[inline]
-    pub fn search(&self, hash: u64, is_it: impl Fn(Record<'a>) -> bool) -> Place<'a> {
+    pub fn search(&self, hash: u64, is_it: impl Fn(MemRecord<'a>) -> bool) -> SlotSearch<'a> {
         let tag = tag_of(hash);
         let mut line = self.line(hash);
         let mut lines = 1;
@@ -184,13 +184,13 @@ impl<'a> Directory<'a> {
                 let i = i as usize;
                 let record = words[i].pointer().map(|head| line.record(head));
                 if let Some(record) = record.filter(|record| is_it(*record)) {
-                    return Place::Found(&line.slots[i], record);
+                    return SlotSearch::Found(&line.slots[i], record);
                 }
             }
             let Some(further) = line.further(words) else {
                 return match words.iter().position(|word| word.0.is_null()) {
-                    Some(free) => Place::Free(&line.slots[free]),
-                    None => Place::Full(&line.slots[SLOTS - 1], lines),
+                    Some(free) => SlotSearch::Free(&line.slots[free]),
+                    None => SlotSearch::Full(&line.slots[SLOTS - 1], lines),
                 };
             };
             (line, lines) = (further, lines + 1);
@@ -198,7 +198,7 @@ impl<'a> Directory<'a> {
     }
 
     /// Every record that a slot leads to.
-    pub fn for_each(&self, mut each: impl FnMut(Record<'a>)) {
+    pub fn for_each(&self, mut each: impl FnMut(MemRecord<'a>)) {
         for (i, line) in self.lines.iter().enumerate() {
             // Their heads are read next, wherever they lie.
             let ahead = self.lines.get(i + 1).into_iter().flat_map(Line::words);
@@ -209,7 +209,7 @@ impl<'a> Directory<'a> {
 
     /// Checks every slot; returns what is wrong. `hash` computes the hash of a record's key in this
     /// directory.
-    pub fn check(&self, hash: impl Fn(Record<'_>) -> u64, problems: &mut Vec<String>) {
+    pub fn check(&self, hash: impl Fn(MemRecord<'_>) -> u64, problems: &mut Vec<String>) {
         for (i, first) in self.lines.iter().enumerate() {
             for (line, words) in first.chain() {
                 let used = words.iter().take_while(|word| !word.0.is_null()).count();
@@ -234,15 +234,15 @@ impl<'a> Directory<'a> {
     }
 }
 
-impl Place<'_> {
+impl SlotSearch<'_> {
     /// Puts `record`, whose key has this hash, in this place. The caller is the one writer and has found this
     /// place since its last change.
     #[inline]
     pub fn set(&self, pieces: &mut Pieces, hash: u64, record: NonNull<Head>) {
         let word = Word::new(tag_of(hash), record);
         match self {
-            Place::Found(slot, _) | Place::Free(slot) => slot.store(word.0, Ordering::Release),
-            Place::Full(last, _) => chain(pieces, last, word),
+            SlotSearch::Found(slot, _) | SlotSearch::Free(slot) => slot.store(word.0, Ordering::Release),
+            SlotSearch::Full(last, _) => chain(pieces, last, word),
         }
     }
 }
@@ -268,10 +268,10 @@ impl Line {
     }
 
     #[inline]
-    fn record(&self, head: NonNull<Head>) -> Record<'_> {
+    fn record(&self, head: NonNull<Head>) -> MemRecord<'_> {
         // SAFETY: a tagged word was made from a record in the pieces that this line lies in, which live as
         // long as it; the record was complete before the word could be loaded (invariant 3).
-        unsafe { Record::new(head) }
+        unsafe { MemRecord::new(head) }
     }
 
     /// The line that the last of these words leads to; the words were loaded from this line.
@@ -292,7 +292,7 @@ impl Line {
     }
 
     /// The records that these words lead to; the words were loaded from this line.
-    fn records(&self, words: [Word; SLOTS]) -> impl Iterator<Item = Record<'_>> {
+    fn records(&self, words: [Word; SLOTS]) -> impl Iterator<Item = MemRecord<'_>> {
         let tagged = words.into_iter().filter(|word| word.tag() != LINK);
         tagged.filter_map(Word::pointer).map(|head| self.record(head))
     }

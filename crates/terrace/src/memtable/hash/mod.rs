@@ -37,9 +37,9 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::Version;
 use super::chunks::Chunks;
 use super::node::Content;
-use directory::{Current, Directory, Place, SLOTS, Shape};
+use directory::{Current, Directory, SLOTS, Shape, SlotSearch};
 use pieces::Pieces;
-use record::Record;
+use record::MemRecord;
 use sorted::Sorted;
 
 pub(crate) use cursor::HashCursor;
@@ -128,7 +128,7 @@ impl HashTable {
     pub fn get(&self, key: &[u8], max_seq: u64) -> Option<Version<'_>> {
         let directory = self.inner.directory()?;
         let hash = self.inner.hash(directory.shape, key);
-        let Place::Found(_, newest) = directory.search(hash, |record| record.key() == key) else {
+        let SlotSearch::Found(_, newest) = directory.search(hash, |record| record.key() == key) else {
             return None;
         };
         let record = newest.up_to(max_seq)?;
@@ -226,14 +226,14 @@ impl HashWriter<'_> {
         self.put(&Content { key, seq, kind, value }, hash, &place);
     }
 
-    fn put(&mut self, content: &Content<'_>, hash: u64, place: &Place<'_>) {
+    fn put(&mut self, content: &Content<'_>, hash: u64, place: &SlotSearch<'_>) {
         let (table, Writing { pieces, keys }) = (self.table, &mut *self.writing);
-        let prev = if let Place::Found(_, prev) = place { Some(*prev) } else { None };
+        let prev = if let SlotSearch::Found(_, prev) = place { Some(*prev) } else { None };
         debug_assert!(prev.is_none_or(|prev| prev.seq() < content.seq), "versions of a key come in order");
-        if table.overflow == Overflow::Freeze && matches!(place, Place::Full(..)) {
+        if table.overflow == Overflow::Freeze && matches!(place, SlotSearch::Full(..)) {
             table.overflowed.store(true, Ordering::Release);
         }
-        // Before it can be found: whoever knows of a version may cut the log up to the smallest number.
+        // Before it can be found: a thread that knows of a version may cut the log up to the smallest number.
         lower(&table.min_seq, content.seq);
         let record = record::create(pieces, content, prev);
         place.set(pieces, hash, record);
@@ -270,12 +270,12 @@ impl HashWriter<'_> {
 }
 
 /// The shape that a directory needs before a key is put into this place; `None` if it stays as it is.
-fn next_shape(shape: Shape, keys: u64, place: &Place<'_>, overflow: Overflow) -> Option<Shape> {
+fn next_shape(shape: Shape, keys: u64, place: &SlotSearch<'_>, overflow: Overflow) -> Option<Shape> {
     let Shape { log2_lines, keyed } = shape;
     let chained = match place {
-        Place::Found(..) => return None,
-        Place::Free(_) => 0,
-        Place::Full(_, lines) => *lines,
+        SlotSearch::Found(..) => return None,
+        SlotSearch::Free(_) => 0,
+        SlotSearch::Full(_, lines) => *lines,
     };
     if chained >= CHOSEN_LINES && !keyed {
         return Some(Shape { log2_lines, keyed: true });
@@ -353,7 +353,7 @@ impl Inner {
         let mut problems = Vec::new();
         let Some(directory) = self.directory() else { return problems };
         directory.check(|record| self.hash(directory.shape, record.key()), &mut problems);
-        let mut newest: Vec<Record<'_>> = Vec::new();
+        let mut newest: Vec<MemRecord<'_>> = Vec::new();
         directory.for_each(|record| newest.push(record));
         newest.sort_unstable_by_key(|record| record.key());
         if newest.windows(2).any(|pair| pair[0].key() == pair[1].key()) {

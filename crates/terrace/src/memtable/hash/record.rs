@@ -45,7 +45,7 @@ const _: () = assert!(MAX_KEY_BYTES <= u16::MAX as usize && MAX_VALUE_BYTES <= u
 
 /// A record that can be reached.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Record<'a> {
+pub(super) struct MemRecord<'a> {
     head: NonNull<Head>,
     of: PhantomData<&'a Head>,
 }
@@ -59,7 +59,7 @@ pub(super) fn bytes_of(content: &Content<'_>, linked: bool) -> usize {
 pub(super) fn create<'a>(
     pieces: &mut Pieces,
     content: &Content<'_>,
-    prev: Option<Record<'a>>,
+    prev: Option<MemRecord<'a>>,
 ) -> NonNull<Head> {
     let Content { key, seq, kind, value } = *content;
     let sound = key.len() <= MAX_KEY_BYTES && value.len() <= MAX_VALUE_BYTES;
@@ -88,7 +88,7 @@ pub(super) fn create<'a>(
 impl Links {
     /// The links of the version that follows `prev`. The jump spans as far as the two previous jumps together
     /// if those are equally far, and one version otherwise.
-    fn after(prev: Record<'_>) -> Links {
+    fn after(prev: MemRecord<'_>) -> Links {
         let near = prev.jump();
         let far = near.jump();
         let equal = prev.depth() - near.depth() == near.depth() - far.depth();
@@ -97,13 +97,13 @@ impl Links {
     }
 }
 
-impl<'a> Record<'a> {
+impl<'a> MemRecord<'a> {
     /// # Safety
     /// `head` was made by [`create`] in pieces that live for `'a`, and so were all versions it leads to; their
     /// creation happened before.
     #[inline]
     pub unsafe fn new(head: NonNull<Head>) -> Self {
-        Record { head, of: PhantomData }
+        MemRecord { head, of: PhantomData }
     }
 
     pub fn pointer(self) -> NonNull<Head> {
@@ -142,15 +142,15 @@ impl<'a> Record<'a> {
     }
 
     /// The version before this one.
-    pub fn prev(self) -> Option<Record<'a>> {
+    pub fn prev(self) -> Option<MemRecord<'a>> {
         // SAFETY: links lead to earlier versions in the same pieces.
-        self.links().map(|links| unsafe { Record::new(links.prev) })
+        self.links().map(|links| unsafe { MemRecord::new(links.prev) })
     }
 
     /// A version further back; for the first one itself.
-    fn jump(self) -> Record<'a> {
+    fn jump(self) -> MemRecord<'a> {
         // SAFETY: as above.
-        self.links().map_or(self, |links| unsafe { Record::new(links.jump) })
+        self.links().map_or(self, |links| unsafe { MemRecord::new(links.jump) })
     }
 
     /// Versions before this one.
@@ -160,7 +160,7 @@ impl<'a> Record<'a> {
 
     /// The newest version up to `max_seq`, among this one and earlier ones.
     #[inline]
-    pub fn up_to(self, max_seq: u64) -> Option<Record<'a>> {
+    pub fn up_to(self, max_seq: u64) -> Option<MemRecord<'a>> {
         let mut here = self;
         while here.seq() > max_seq {
             let jump = here.jump();
@@ -170,7 +170,7 @@ impl<'a> Record<'a> {
     }
 
     /// This version and earlier ones, the newest first.
-    pub fn versions(self) -> impl Iterator<Item = Record<'a>> {
+    pub fn versions(self) -> impl Iterator<Item = MemRecord<'a>> {
         std::iter::successors(Some(self), |record| record.prev())
     }
 
@@ -191,12 +191,12 @@ mod tests {
     #[test]
     fn any_version_is_found_in_few_steps() {
         let mut pieces = Pieces::new(Chunks::new());
-        let mut newest: Option<Record<'_>> = None;
+        let mut newest: Option<MemRecord<'_>> = None;
         for seq in 1..=3000u64 {
             let content = Content { key: b"k", seq: 2 * seq, kind: Kind::Put, value: &seq.to_le_bytes() };
             let head = create(&mut pieces, &content, newest);
             // SAFETY: just created, and the pieces live longer.
-            newest = Some(unsafe { Record::new(head) });
+            newest = Some(unsafe { MemRecord::new(head) });
         }
         let newest = newest.unwrap();
         assert_eq!((newest.depth(), newest.versions().count()), (2999, 3000));

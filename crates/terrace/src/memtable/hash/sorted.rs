@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use terrace_base::{prefetch, prefix};
 
 use super::directory::Directory;
-use super::record::{Head, Record};
+use super::record::{Head, MemRecord};
 
 #[derive(Debug, Default)]
 pub(super) struct Sorted {
@@ -42,7 +42,7 @@ impl Sorted {
     /// # Safety
     /// The caller must keep the table as long as the result.
     pub unsafe fn gather(directory: Directory<'_>) -> Sorted {
-        let mut newest: Vec<Record<'_>> = Vec::new();
+        let mut newest: Vec<MemRecord<'_>> = Vec::new();
         let mut common: Option<&[u8]> = None;
         directory.for_each(|record| {
             let common = common.get_or_insert(record.key());
@@ -51,7 +51,7 @@ impl Sorted {
         });
         let common: Box<[u8]> = common.unwrap_or_default().into();
         let skip = common.len();
-        let entry = |r: Record<'_>| Entry { prefix: prefix::head(&r.key()[skip..]), record: r.pointer() };
+        let entry = |r: MemRecord<'_>| Entry { prefix: prefix::head(&r.key()[skip..]), record: r.pointer() };
         let mut entries: Vec<Entry> = newest.iter().map(|record| entry(*record)).collect();
         let mut sorted = Sorted { common, entries: Vec::new() };
         entries.sort_unstable_by(|a, b| {
@@ -79,7 +79,7 @@ impl Sorted {
         self.entries.len()
     }
 
-    pub fn get(&self, at: usize) -> Option<Record<'_>> {
+    pub fn get(&self, at: usize) -> Option<MemRecord<'_>> {
         self.entries.get(at).map(|entry| self.record(entry))
     }
 
@@ -91,7 +91,7 @@ impl Sorted {
         }
     }
 
-    pub fn records(&self) -> impl Iterator<Item = Record<'_>> {
+    pub fn records(&self) -> impl Iterator<Item = MemRecord<'_>> {
         self.entries.iter().enumerate().map(|(at, entry)| {
             self.prefetch(at, true);
             self.record(entry)
@@ -121,8 +121,8 @@ impl Sorted {
     }
 
     #[inline]
-    fn record(&self, entry: &Entry) -> Record<'_> {
+    fn record(&self, entry: &Entry) -> MemRecord<'_> {
         // SAFETY: `gather` found the record in the table, which its caller keeps.
-        unsafe { Record::new(entry.record) }
+        unsafe { MemRecord::new(entry.record) }
     }
 }

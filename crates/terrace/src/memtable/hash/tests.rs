@@ -365,7 +365,7 @@ fn a_damaged_table_is_told() {
     let key = 7u64.to_be_bytes();
     let hash = table.inner.hash(directory.shape, &key);
     let place = directory.search(hash, |record| record.key() == key);
-    let Place::Found(_, prev) = place else { panic!("a key is missing") };
+    let SlotSearch::Found(_, prev) = place else { panic!("a key is missing") };
     let content = Content { key: &key, seq: 3, kind: Kind::Put, value: b"" };
     let record = record::create(&mut writing.pieces, &content, Some(prev));
     place.set(&mut writing.pieces, hash, record);

@@ -76,7 +76,7 @@ pub fn a_full_pool_is_left_by_deleting(engine: &Engine) {
         let options = Options { pm_bytes: 512 << 10, ..options };
         let db = machine.open_with(options.clone()).unwrap();
         let key = |i: u32| i.wrapping_mul(0x9e37_79b1).to_be_bytes().repeat(4);
-        // Whoever keeps values on disk may never find the pool full.
+        // An engine with its values on disk may never find the pool full.
         let most = if engine.kind.keeps_all_in_memory() { 20_000 } else { (8 << 20) / (bytes as u32 + 600) };
         let mut there = 0;
         while there < most && db.put(&key(there), &vec![1; bytes]).is_ok() {

@@ -108,13 +108,13 @@ pub fn what_was_read_is_checked(engine: &Engine) {
     db.put("b", "1").unwrap();
     tx.commit().unwrap();
     assert_eq!(db.get("out").unwrap().unwrap(), "2");
-    // Who only reads has read one moment.
+    // A transaction that only reads has read one moment.
     let tx = db.transaction();
     assert_eq!(value(&tx, "a").unwrap(), "other");
     db.put("a", "1").unwrap();
     assert_eq!((value(&tx, "a").unwrap(), value(&tx, "b").unwrap()), ("other".into(), "1".into()));
     tx.commit().unwrap();
-    // Who only writes comes last.
+    // A transaction that only writes comes last.
     let tx = db.transaction();
     tx.put("a", "blind").unwrap();
     db.put("a", "2").unwrap();

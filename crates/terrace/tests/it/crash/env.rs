@@ -1,6 +1,6 @@
 //! A simulated machine as a database sees it: one process after another on one world.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +9,7 @@ use terrace::env::PmSpace;
 use terrace::{EngineKind, Env, Error, Options, Result, SlmOptions};
 use terrace_base::clock::ManualClock;
 use terrace_base::exec::{Executor, Inline};
-use terrace_disk::{Access, BlockFile, FileLock, Fs, ReadFile, SimFs, WriteFile};
+use terrace_disk::{FileLock, Fs, SimFs, forward_fs};
 use terrace_pmem::{Granularity, Pool, PoolOptions};
 use terrace_sim::World;
 
@@ -182,52 +182,9 @@ impl Drop for OwnLock {
 }
 
 impl Fs for ProcessFs {
-    fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
-        self.fs.create(path)
-    }
-
-    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
-        self.fs.create_reserved(path)
-    }
-
-    fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {
-        self.fs.open_blocks(path, is_new)
-    }
-
-    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
-        self.fs.open(path, access)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        self.fs.rename(from, to)
-    }
-
-    fn link(&self, from: &Path, to: &Path) -> Result<()> {
-        self.fs.link(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> Result<()> {
-        self.fs.remove(path)
-    }
-
-    fn sync_file(&self, path: &Path) -> Result<()> {
-        self.fs.sync_file(path)
-    }
-
-    fn sync_dir(&self, path: &Path) -> Result<()> {
-        self.fs.sync_dir(path)
-    }
-
-    fn list(&self, path: &Path) -> Result<Vec<PathBuf>> {
-        self.fs.list(path)
-    }
-
-    fn exists(&self, path: &Path) -> Result<bool> {
-        self.fs.exists(path)
-    }
-
-    fn create_dir_all(&self, path: &Path) -> Result<()> {
-        self.fs.create_dir_all(path)
+    forward_fs! { self, self.fs;
+        create create_reserved open_blocks open rename link remove sync_file sync_dir list exists
+        create_dir_all free_bytes epoch available_memory
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
@@ -235,17 +192,5 @@ impl Fs for ProcessFs {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.locks.lock().push((id, lock));
         Ok(Box::new(OwnLock { id, locks: self.locks.clone() }))
-    }
-
-    fn free_bytes(&self, path: &Path) -> Result<u64> {
-        self.fs.free_bytes(path)
-    }
-
-    fn epoch(&self, dir: &Path) -> u64 {
-        self.fs.epoch(dir)
-    }
-
-    fn available_memory(&self) -> Option<u64> {
-        self.fs.available_memory()
     }
 }

@@ -194,7 +194,7 @@ fn explore(engine: EngineKind, granularity: Granularity, nested: Nested) {
     for seed in 0..2 {
         let explorer = Exploration { engine, granularity, seed, images: IMAGES }.explorer();
         let summary = nested.within(explorer).must_pass(scenario(options(engine)), drawn(seed));
-        println!("{} on {granularity:?}, seed {seed}: {summary}", engine.name());
+        println!("{} on {granularity:?}, seed {seed}: {summary:?}", engine.name());
     }
 }
 

@@ -1,4 +1,4 @@
-//! The logs of jobs of `slm`: whoever opens the database needs them, and a repair does not.
+//! The logs of jobs of `slm`: an opening needs them, and a repair does not.
 
 use terrace::{EngineKind, ErrorKind};
 use terrace_base::codec::{put_bytes, put_varint};

@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use terrace_base::exec::{Executor, Inline, Job, Lane, ThreadPool};
 
-/// Threads until [`pause`](Self::pause); afterwards whoever waits for background work does it.
+/// Threads until [`pause`](Self::pause); afterwards a thread that waits for background work does it.
 #[derive(Debug)]
 pub struct Pausable {
     threads: Mutex<Option<ThreadPool>>,

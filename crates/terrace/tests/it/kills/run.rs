@@ -79,7 +79,7 @@ impl Run {
         Run { dir, engine, pool, seed, rng, session: 0, expected: Map::new(), tally }
     }
 
-    /// Kills and judges until `kills` processes were killed; what happened, for whoever watches.
+    /// Kills and judges until `kills` processes were killed; what happened, as a report.
     pub fn kill(mut self, kills: u64) -> impl Display {
         while self.tally.kills < kills {
             self.session += 1;

@@ -47,7 +47,7 @@ struct Graph {
 /// Whether one order explains `history`, which began with `first`; an anomaly in words otherwise.
 pub fn judge(first: &BTreeMap<u8, u64>, history: &[Committed]) -> Result<(), String> {
     let writers = writers(first, history)?;
-    // Who replaced a version, by the key and what that held.
+    // The transaction that replaced each version, by the key and what that held.
     let mut replaced: HashMap<(u8, Held), usize> = HashMap::new();
     for (i, transaction) in history.iter().enumerate() {
         for key in transaction.writes.keys() {
@@ -88,7 +88,7 @@ pub fn judge(first: &BTreeMap<u8, u64>, history: &[Committed]) -> Result<(), Str
     graph.cycle().map_or(Ok(()), Err)
 }
 
-/// Who wrote what each key has held; nobody wrote what was there at the beginning.
+/// The writer of each value that a key has held; nobody wrote what was there at the beginning.
 fn writers(
     first: &BTreeMap<u8, u64>,
     history: &[Committed],

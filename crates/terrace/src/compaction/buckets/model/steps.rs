@@ -17,7 +17,7 @@ enum Step {
     Finish(usize),
     Fail(usize),
     /// All jobs are run, with this many reads of each level.
-    Settle(u64),
+    MergeAll(u64),
     /// The database is closed and opened: notes in memory are lost.
     Reopen,
     /// The disk has room for this many bytes.
@@ -36,7 +36,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => prop_oneof![3 => Just(0), 1 => 1u64..1000].prop_map(Step::Start),
         5 => any::<usize>().prop_map(Step::Finish),
         1 => any::<usize>().prop_map(Step::Fail),
-        1 => prop_oneof![Just(0), 1u64..1000].prop_map(Step::Settle),
+        1 => prop_oneof![Just(0), 1u64..1000].prop_map(Step::MergeAll),
         1 => Just(Step::Reopen),
         1 => prop_oneof![0u64..1000, Just(u64::MAX)].prop_map(Step::Room),
     ];
@@ -66,7 +66,7 @@ fn take(model: &mut Model, step: Step) {
         }
         Step::Finish(at) => model.finish(at),
         Step::Fail(at) => model.fail(at),
-        Step::Settle(reads) => model.settle(reads),
+        Step::MergeAll(reads) => model.merge_all(reads),
         Step::Room(bytes) => model.options.room = bytes,
         Step::Reopen => {
             while !model.jobs.is_empty() {
@@ -104,19 +104,19 @@ proptest! {
             model.check();
         }
         model.options.room = u64::MAX;
-        model.settle(0);
+        model.merge_all(0);
         model.visible = model.seq;
-        model.settle(0);
+        model.merge_all(0);
         model.snapshots.clear();
-        model.settle(0);
+        model.merge_all(0);
         let live = model.history.values().filter(|v| v.last().is_some_and(|(_, put)| *put)).count() as u64;
         for bucket in model.buckets.values() {
             let tables = tables_of(bucket, table_bytes);
             let bytes: u64 = tables.iter().map(|t| t.bytes).sum();
             let most = model.options.capacity * 11 / 8;
             prop_assert!(bytes < most.max(bucket.merged * 3 / 2), "a bucket of {} bytes", bytes);
-            let is_settled = tables.iter().all(|t| t.level == 2) && sublevels_of(&tables) <= 1;
-            prop_assert!(!is_settled || tables.iter().all(|t| t.deletes == 0 && !t.keeps_old));
+            let is_fully_merged = tables.iter().all(|t| t.level == 2) && sublevels_of(&tables) <= 1;
+            prop_assert!(!is_fully_merged || tables.iter().all(|t| t.deletes == 0 && !t.keeps_old));
         }
         // There is little garbage, or it is not known as such.
         prop_assert!(model.bytes() >= live * ENTRY_BYTES);
@@ -137,7 +137,7 @@ fn a_store_whose_keys_are_deleted_shrinks_to_few_buckets() {
     let write = |model: &mut Model, put| {
         for key in 0..=255u8 {
             model.flush(&[(key, put), (key.wrapping_mul(7), put)]);
-            model.settle(0);
+            model.merge_all(0);
         }
     };
     write(&mut model, true);

@@ -20,7 +20,7 @@ use terrace_sim::{PmOptions, World, WorldOptions};
 use self::telling::{Hook, Telling};
 use super::Wip;
 use super::bucket::Bucket;
-use super::change::Change;
+use super::change::BucketsEdit;
 use super::open::{assemble, log_home};
 use super::recover::Replaying;
 use crate::batch::WriteBatch;
@@ -112,7 +112,7 @@ fn bucket(wip: &Wip, key: &[u8]) -> Arc<Bucket> {
 }
 
 fn split(wip: &Wip, at: &[u8]) {
-    wip.split(&bucket(wip, at), Change::default(), &[at.to_vec()]).unwrap();
+    wip.split(&bucket(wip, at), BucketsEdit::default(), &[at.to_vec()]).unwrap();
 }
 
 fn join(wip: &Wip, left: &[u8], right: &[u8]) {
@@ -214,8 +214,8 @@ fn a_flush_of_some_memtables_fails_if_the_log_does_meanwhile() {
     assert_eq!(wip.check().unwrap().problems, Vec::<String>::new());
 }
 
-/// A split or a join may close a memtable between a group's insertion and its becoming visible. A merge of the tables then
-/// dropped versions that readers were still to see.
+/// A split or a join may close a memtable between a group's insertion and its becoming visible. A merge of the tables
+/// then dropped versions that readers were still to see.
 #[test]
 fn a_merge_keeps_what_is_visible_until_the_next_group_is() {
     let world = world();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use terrace_base::rng::Rng;
 
 use super::*;
-use crate::db::Db;
+use crate::repair::{RepairOptions, run};
 
 /// Where buckets begin, and the number of keys in each.
 const BUCKETS: [&[u8]; 3] = [b"a", b"i", b"r"];
@@ -97,7 +97,8 @@ fn what_tables_have_done_with_does_not_come_back_from_a_damaged_log() {
             })
             .unwrap();
         }
-        let report = Db::repair_in(env(Arc::new(fs.clone())), "/", options()).unwrap();
+        let how = RepairOptions { engine: Some(options().engine), ..RepairOptions::default() };
+        let report = run(&env(Arc::new(fs.clone())), Path::new("/"), options(), how).unwrap();
         damaged += u32::from(!report.lost.is_empty());
         let wip = open_on(Arc::new(fs), options());
         for (key, fate) in &fates {

@@ -1,12 +1,12 @@
 //! A disk that reports when a file is made or synced, and has as much room as a test sets.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use terrace_base::Result;
-use terrace_disk::{Access, BlockFile, FileLock, Fs, ReadFile, WriteFile};
+use terrace_disk::{Fs, WriteFile, forward_fs};
 use terrace_sim::World;
 
 /// The action for when a file of the named kind has just been made, or synced by its name.
@@ -42,6 +42,10 @@ impl std::fmt::Debug for Telling {
 }
 
 impl Fs for Telling {
+    forward_fs! { self, self.fs;
+        open_blocks open rename remove sync_dir list exists create_dir_all lock epoch available_memory
+    }
+
     fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         let file = self.fs.create(path)?;
         self.tell(path);
@@ -54,57 +58,13 @@ impl Fs for Telling {
         Ok(file)
     }
 
-    fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {
-        self.fs.open_blocks(path, is_new)
-    }
-
-    fn open(&self, path: &Path, access: Access) -> Result<Arc<dyn ReadFile>> {
-        self.fs.open(path, access)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        self.fs.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> Result<()> {
-        self.fs.remove(path)
-    }
-
     fn sync_file(&self, path: &Path) -> Result<()> {
         self.fs.sync_file(path)?;
         self.tell(path);
         Ok(())
     }
 
-    fn sync_dir(&self, path: &Path) -> Result<()> {
-        self.fs.sync_dir(path)
-    }
-
-    fn list(&self, path: &Path) -> Result<Vec<PathBuf>> {
-        self.fs.list(path)
-    }
-
-    fn exists(&self, path: &Path) -> Result<bool> {
-        self.fs.exists(path)
-    }
-
-    fn create_dir_all(&self, path: &Path) -> Result<()> {
-        self.fs.create_dir_all(path)
-    }
-
-    fn lock(&self, path: &Path) -> Result<Box<dyn FileLock>> {
-        self.fs.lock(path)
-    }
-
     fn free_bytes(&self, path: &Path) -> Result<u64> {
         Ok(self.fs.free_bytes(path)?.min(self.free.load(Ordering::Relaxed)))
-    }
-
-    fn epoch(&self, dir: &Path) -> u64 {
-        self.fs.epoch(dir)
-    }
-
-    fn available_memory(&self) -> Option<u64> {
-        self.fs.available_memory()
     }
 }
