@@ -112,7 +112,18 @@ impl Post {
 
     fn settle(&self) {
         let mut state = self.shared.state.lock();
-        while state.waiting > 0 && state.deliverer != Some(std::thread::current().id()) {
+        while state.deliverer != Some(std::thread::current().id()) {
+            if state.waiting == 0 {
+                let events = std::mem::take(&mut state.missed);
+                if events == 0 {
+                    return;
+                }
+                // Nothing came since that could have told of them.
+                drop(state);
+                self.tell(Event::Missed { events });
+                state = self.shared.state.lock();
+                continue;
+            }
             drop(state);
             // Where the system has refused a thread, this one delivers.
             let has_helped = self.thread.help();

@@ -68,7 +68,7 @@ impl Db {
         options: WriteOptions,
     ) -> Result<Result<(), CasMismatch>> {
         let kind = if new.is_some() { Kind::Put } else { Kind::Delete };
-        let placed = self.place_to_write(Op { kind, key: key.as_ref(), value: &[] })?;
+        let placed = self.place_to_write(Op { kind, key: key.as_ref(), value: new.unwrap_or_default() })?;
         self.swap(&placed, expected, new, options)
     }
 

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
-use terrace_base::{Error, Result};
+use terrace_base::{Error, ErrorKind, Result};
 use terrace_table::Kind;
 
 use super::KeyspaceOptions;
@@ -56,6 +56,8 @@ pub(in crate::db) struct Catalog {
     /// Tells the keyspaces of this opening from those of others.
     pub owner: u64,
     dir: PathBuf,
+    /// Why it is not known whether there are keyspaces, if it is not. Then keys that begin with byte 255 are refused.
+    unreadable: Option<Error>,
     default: AtomicU8,
     moving: RwLock<()>,
     changing: Mutex<Open>,
@@ -85,9 +87,18 @@ impl Catalog {
     pub fn open(engine: &dyn Engine, dir: &Path) -> Result<Catalog> {
         // Each says so alone, should damage have taken the other.
         let places = [MARKER_PLACE.to_vec(), CATALOGUE.encode(NEXT).into_owned()];
-        let mut default = ALONE;
+        let (mut default, mut unreadable) = (ALONE, None);
         for place in places {
-            match engine.get(&place, None)?.as_deref().and_then(records::version_of) {
+            let version = match engine.get(&place, None) {
+                Ok(found) => found.as_deref().and_then(records::version_of),
+                // What else there is can be read, and a check tells what is damaged.
+                Err(e) if e.kind() == ErrorKind::Corruption => {
+                    unreadable = Some(e);
+                    continue;
+                }
+                Err(e) => return Err(e),
+            };
+            match version {
                 Some(VERSION) => default = BESIDE,
                 Some(version) => {
                     let found = format!("version {version} of the catalogue of keyspaces");
@@ -96,9 +107,10 @@ impl Catalog {
                 None => {}
             }
         }
+        let unreadable = unreadable.filter(|_| default == ALONE);
         let (default, moving, changing) = (AtomicU8::new(default), RwLock::new(()), Mutex::default());
         let owner = OPENINGS.fetch_add(1, Ordering::Relaxed);
-        Ok(Catalog { owner, dir: dir.to_path_buf(), default, moving, changing })
+        Ok(Catalog { owner, dir: dir.to_path_buf(), unreadable, default, moving, changing })
     }
 
     /// Where the default keyspace lies: exactly, if `moving` is held.
@@ -112,8 +124,16 @@ impl Catalog {
         if !is_high(key) {
             return Ok(Placed { place: Space::Alone.place(key)?, _stays: None });
         }
+        self.check_readable()?;
         let stays = self.stay();
         Ok(Placed { place: self.default_space().place(key)?, _stays: Some(stays) })
+    }
+
+    /// # Errors
+    ///
+    /// What keeps it from being known whether there are keyspaces.
+    pub fn check_readable(&self) -> Result<()> {
+        self.unreadable.clone().map_or(Ok(()), Err)
     }
 
     /// Keeps the default keyspace where it lies.
@@ -127,7 +147,7 @@ impl Catalog {
         if before != MOVING {
             let taken = take();
             if self.default.load(Ordering::Acquire) == before {
-                return (taken, self.default_space());
+                return (taken, if before == BESIDE { Space::Default } else { Space::Alone });
             }
         }
         let _stays = self.stay();
@@ -160,7 +180,7 @@ impl Catalog {
     }
 }
 
-/// Whether a put of this key of the default keyspace would be taken for a record of the catalogue.
+/// Whether this key of the default keyspace lies where the catalogue does.
 fn is_in_catalogue(key: &[u8]) -> bool {
     key.starts_with(&MARKER_PLACE)
 }
@@ -180,6 +200,7 @@ impl Db {
     pub(super) fn open_keyspace(&self, name: &str, options: &KeyspaceOptions) -> Result<Arc<OpenKeyspace>> {
         check_name(name)?;
         let store = &*self.inner;
+        store.catalog.check_readable()?;
         let mut open = store.catalog.changing.lock();
         if let Some(keyspace) = open.get(name).and_then(Weak::upgrade) {
             return Ok(keyspace);
@@ -204,10 +225,9 @@ impl Db {
         let mut number = self.inner.next_number()?;
         // Damage may have taken a later next number.
         while self.inner.engine.ordered().is_ok() && self.inner.has_keys(number)? {
-            number = number.saturating_add(1);
+            number = number.checked_add(1).ok_or_else(all_are_given)?;
         }
-        let next =
-            number.checked_add(1).ok_or_else(|| Error::invalid("all numbers of keyspaces were given"))?;
+        let next = number.checked_add(1).ok_or_else(all_are_given)?;
         self.name_keyspaces(&[(name.to_owned(), number)], next)?;
         Ok(number)
     }
@@ -302,13 +322,23 @@ impl Db {
     pub(super) fn name_unknown(&self) -> Result<Vec<String>> {
         let store = &*self.inner;
         let _open = store.catalog.changing.lock();
-        if store.catalog.default_space() == Space::Alone {
-            if !store.has_lost_marker()? {
-                return Ok(Vec::new());
-            }
-            let _alone = store.catalog.moving.write();
-            store.catalog.default.store(BESIDE, Ordering::Release);
+        if store.read_only {
+            return Err(Error::ReadOnly);
         }
+        store.catalog.check_readable()?;
+        if store.catalog.default_space() == Space::Default {
+            return self.name_all();
+        }
+        if !store.has_lost_marker()? {
+            return Ok(Vec::new());
+        }
+        let _alone = store.catalog.moving.write();
+        store.catalog.default.store(BESIDE, Ordering::Release);
+        self.name_all().inspect_err(|_| store.catalog.default.store(ALONE, Ordering::Release))
+    }
+
+    fn name_all(&self) -> Result<Vec<String>> {
+        let store = &*self.inner;
         let (names, dropped) = (store.names()?, store.dropped()?);
         let known = |number| number == 0 || dropped.contains(&number) || names.values().any(|n| *n == number);
         let unknown: Vec<u32> = store.unknown(known)?.into_keys().flatten().collect();
@@ -339,7 +369,8 @@ impl Db {
     /// Has the default keyspace make room if `op` would be taken for a record of the catalogue; returns whether it
     /// would.
     pub(in crate::db) fn make_room_for(&self, op: Op<'_>) -> Result<bool> {
-        if self.inner.read_only || op.kind != Kind::Put || !is_in_catalogue(op.key) {
+        let is_record = is_in_catalogue(op.key) && records::version_of(op.value).is_some();
+        if self.inner.read_only || op.kind != Kind::Put || !is_record {
             return Ok(false);
         }
         // Without the lock, which somebody may have who waits for what this thread holds.
@@ -363,6 +394,10 @@ impl Db {
         let batch = batch.into_places(self.inner.catalog.default_space())?;
         Ok((batch, Some(stays)))
     }
+}
+
+fn all_are_given() -> Error {
+    Error::invalid("all numbers of keyspaces were given")
 }
 
 fn check_name(name: &str) -> Result<()> {

@@ -59,7 +59,7 @@ pub(super) fn start(store: &Arc<Store>) {
         if let Err(error) = store.sweep_all() {
             tracing::warn!(%error, "what a dropped keyspace has left stays until the next opening");
         }
-    } else if !store.sweeps.running.swap(true, Ordering::AcqRel) {
+    } else if !store.sweeps.running.swap(true, Ordering::SeqCst) {
         spawn(store);
     }
 }
@@ -71,21 +71,24 @@ fn spawn(store: &Arc<Store>) {
 
 fn run(sweeps: &Sweeps, store: Weak<Store>) {
     let mut state = sweeps.state.lock();
+    if state.closed {
+        return;
+    }
     // Given back before the lock is: a closer goes on to what it frees.
-    let Some(store) = store.upgrade().filter(|_| !state.closed) else { return };
+    let Some(store) = store.upgrade() else { return };
     match store.sweep(&mut state) {
         Ok(true) => return spawn(&store),
         Ok(false) => {}
         Err(error) if error.kind() == ErrorKind::Closed => {}
         Err(error) => {
             tracing::warn!(%error, "what a dropped keyspace has left stays until the next opening");
-            return sweeps.running.store(false, Ordering::Release);
+            return sweeps.running.store(false, Ordering::SeqCst);
         }
     }
-    sweeps.running.store(false, Ordering::Release);
+    sweeps.running.store(false, Ordering::SeqCst);
     // One that was dropped since has met jobs that were about to end.
     if store.dropped().is_ok_and(|dropped| !dropped.is_empty())
-        && !sweeps.running.swap(true, Ordering::AcqRel)
+        && !sweeps.running.swap(true, Ordering::SeqCst)
     {
         spawn(&store);
     }

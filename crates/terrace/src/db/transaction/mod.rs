@@ -310,18 +310,18 @@ impl Transaction {
 
     fn write_default(&self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         let space = self.snapshot.space();
-        if space == Space::Alone && is_high(key) && value.is_some() {
-            self.make_room_for(key)?;
+        if let (Space::Alone, true, Some(value)) = (space, is_high(key), value) {
+            self.make_room_for(Op { kind: Kind::Put, key, value })?;
         }
         self.write(&space.place(key)?, value)
     }
 
-    /// Has the database make room for keyspaces if a put of `key` would be taken for a record of theirs. The
+    /// Has the database make room for keyspaces if a put would be taken for a record of theirs. The
     /// transaction is of before that, and begun anew.
-    fn make_room_for(&self, key: &[u8]) -> Result<()> {
+    fn make_room_for(&self, op: Op<'_>) -> Result<()> {
         let db = Db { inner: self.db.upgrade().ok_or(Error::Closed)? };
-        match db.make_room_for(Op { kind: Kind::Put, key, value: &[] })? {
-            true => Err(Error::Conflict { key: key.to_vec() }),
+        match db.make_room_for(op)? {
+            true => Err(Error::Conflict { key: op.key.to_vec() }),
             false => Ok(()),
         }
     }
