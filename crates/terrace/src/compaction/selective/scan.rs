@@ -109,6 +109,7 @@ pub struct RangeScan {
     keys_per_range: usize,
     threshold: usize,
     keys: usize,
+    is_empty: bool,
     /// The tables of this sub-range; few enough to search one by one.
     files: Vec<u64>,
     worst: Vec<u64>,
@@ -121,6 +122,7 @@ impl RangeScan {
             keys_per_range: options.sequentiality_keys.max(1),
             threshold: options.sequentiality_files,
             keys: 0,
+            is_empty: true,
             files: Vec::new(),
             worst: Vec::new(),
         }
@@ -133,6 +135,7 @@ impl RangeScan {
         {
             self.files.push(file);
         }
+        self.is_empty = false;
         self.keys += 1;
         if self.keys == self.keys_per_range {
             self.end_range();
@@ -145,6 +148,11 @@ impl RangeScan {
         }
         self.files.clear();
         self.keys = 0;
+    }
+
+    /// Whether the query has read no key: then it is none that later ones are like.
+    pub fn is_empty(&self) -> bool {
+        self.is_empty
     }
 
     /// Ends the query. Returns the tables of its worst sub-range to note, if they were too many.

@@ -358,7 +358,7 @@ impl<E: PmEngine> EngineIter for OrderedIter<E> {
 
 impl<E: PmEngine> Drop for OrderedIter<E> {
     fn drop(&mut self) {
-        if let Some(scan) = self.scan.take() {
+        if let Some(scan) = self.scan.take().filter(|scan| !scan.is_empty()) {
             self.store.home.range_was_read(&self.store, scan.finish());
         }
     }

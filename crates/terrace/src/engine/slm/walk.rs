@@ -134,7 +134,7 @@ impl SlmIter {
 
 impl Drop for SlmIter {
     fn drop(&mut self) {
-        if let Some(scan) = self.scan.take() {
+        if let Some(scan) = self.scan.take().filter(|scan| !scan.is_empty()) {
             self.slm.range_was_read.store(true, Ordering::Relaxed);
             self.slm.note_scattered(scan.finish());
         }
