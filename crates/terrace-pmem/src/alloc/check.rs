@@ -52,8 +52,8 @@ impl Pool {
     ///
     /// A pool may have been closed with a [debt](Pool::needs_reclaim). Where it is only read the debt stays, and what
     /// was inherited and is not marked is taken for it. A session that writes [pays it](Pool::reclaim) before it
-    /// checks, or says that it [cannot yet](Pool::put_off_reclaim). Once a debt was [noted](Pool::leave_unreclaimed) in
-    /// this session, anything that is not marked may be it.
+    /// checks, or says that it [cannot yet](Pool::put_off_reclaim). Once a debt was [noted](Pool::leave_unreclaimed)
+    /// since the pool was opened, anything that is not marked may be it.
     pub fn check(&self, marks: &Marks) -> Vec<Problem> {
         let mut problems = marks.problems.clone();
         problems.extend(self.check_header());

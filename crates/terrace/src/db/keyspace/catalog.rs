@@ -10,7 +10,7 @@
 //!    nobody reads or writes a key that moves.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
@@ -49,7 +49,7 @@ const BESIDE: u8 = 2;
 static OPENINGS: AtomicU64 = AtomicU64::new(0);
 
 /// Keyspaces that are open, by name.
-type Open = BTreeMap<String, Weak<OpenKeyspace>>;
+type Open = HashMap<String, Weak<OpenKeyspace>>;
 
 #[derive(Debug)]
 pub(in crate::db) struct Catalog {
@@ -214,7 +214,10 @@ impl Db {
             None => self.make_keyspace(name)?,
         };
         let keyspace = Arc::new(OpenKeyspace::new(name, number, store.catalog.owner));
-        open.retain(|_, keyspace| keyspace.strong_count() > 0);
+        if open.len() == open.capacity() {
+            // Before it grows: each one is looked at once for as many that come.
+            open.retain(|_, keyspace| keyspace.strong_count() > 0);
+        }
         open.insert(name.to_owned(), Arc::downgrade(&keyspace));
         Ok(keyspace)
     }

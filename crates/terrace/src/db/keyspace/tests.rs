@@ -4,7 +4,7 @@ use terrace_base::ErrorKind;
 use terrace_pmem::Profile;
 use terrace_table::Kind;
 
-use super::records::{CATALOGUE, NEXT, named};
+use super::records::{CATALOGUE, NEXT, named, number_of, of_numbers, version_of};
 use crate::batch::{Op, WriteBatch};
 use crate::options::{EngineKind, Options, PoolChoice, WriteOptions};
 use crate::{Db, KeyspaceOptions};
@@ -102,4 +102,53 @@ fn a_later_version_is_refused_by_name() {
     let refused = Db::open(dir.path(), options).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidFormat);
     assert!(refused.to_string().contains("version 2 of the catalogue of keyspaces"), "{refused}");
+}
+
+#[test]
+fn records_are_as_their_page_says() {
+    let record = of_numbers(&[1, 0x0102_0304]);
+    assert_eq!(record, b"terrace-spaces\0\x01\x01\0\0\0\x04\x03\x02\x01");
+    assert_eq!((version_of(&record), number_of(&record)), (Some(1), None));
+    assert_eq!(number_of(&of_numbers(&[240])), Some(240));
+    assert_eq!(CATALOGUE.encode(&named("a")).into_owned(), b"\xff\0na");
+    for damaged in [&b""[..], b"terrace-spaces\0", b"terrace-spaces\0\x01\x01\0\0", b"terrace-spaced\0\x01"] {
+        assert_eq!(number_of(damaged), None);
+    }
+}
+
+/// One damaged block kept the whole database from being opened.
+#[test]
+fn damage_where_the_catalogue_lies_leaves_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir, EngineKind::Lsm);
+    let key = |i: u32| format!("key {i:04}");
+    (0..500).for_each(|i| db.put(key(i), [7; 100]).unwrap());
+    db.put([0xff, 9], "high").unwrap();
+    db.keyspace("one").unwrap().put("name", "one").unwrap();
+    db.compact_range(..).unwrap();
+    db.close().unwrap();
+    drop(db);
+    let mut damaged = 0;
+    for path in std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().path()) {
+        let mut bytes = std::fs::read(&path).unwrap_or_default();
+        let magic = b"terrace-spaces";
+        let Some(at) = bytes.windows(magic.len()).position(|part| part == magic) else { continue };
+        if path.extension().is_some_and(|extension| extension == "sst") {
+            bytes[at] ^= 1;
+            std::fs::write(&path, bytes).unwrap();
+            damaged += 1;
+        }
+    }
+    assert_eq!(damaged, 1);
+    let db = open(&dir, EngineKind::Lsm);
+    assert_eq!(db.get(key(7)).unwrap().as_deref(), Some(&[7; 100][..]));
+    db.put(key(7), "new").unwrap();
+    let refused = [
+        db.get([0xff, 9]).unwrap_err(),
+        db.put([0xff, 9], "new").unwrap_err(),
+        db.keyspace("one").unwrap_err(),
+        db.recover_keyspaces().unwrap_err(),
+    ];
+    assert!(refused.iter().all(|e| e.kind() == ErrorKind::Corruption), "{refused:?}");
+    assert!(!check(&db).is_empty());
 }
