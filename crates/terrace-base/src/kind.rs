@@ -43,8 +43,8 @@ impl Kind {
         }
     }
 
-    /// The kind's byte of a record that has a byte `fields` beside it. That is 0 in this version: later ones say there which
-    /// fields follow, and the kind of such a record is one of theirs.
+    /// The kind's byte of a record that has a byte `fields` beside it. That is 0 in this version: later ones say there
+    /// which fields follow, and the kind of such a record is one of theirs.
     #[inline]
     pub fn byte(kind: u8, fields: u8) -> u8 {
         if fields == 0 { kind } else { kind | 4 }

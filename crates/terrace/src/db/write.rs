@@ -130,7 +130,8 @@ impl Db {
         self.write_one(Op { key: &placed, ..op }, condition, options)
     }
 
-    /// Writes one key that is in its place: past the queue if the engine takes single writes, otherwise as a batch of its own.
+    /// Writes one key that is in its place: past the queue if the engine takes single writes, otherwise as a batch
+    /// of its own.
     pub(super) fn write_one(
         &self,
         op: Op<'_>,

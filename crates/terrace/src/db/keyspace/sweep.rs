@@ -2,8 +2,8 @@
 //!
 //! 1. A step belongs to an open database: closing waits for the one that runs, and no other begins.
 //! 2. A number stays noted until all keys of its keyspace are gone. So an opening goes on where a process was killed.
-//! 3. Where threads do background work, steps are jobs of theirs, one after the other. Where the waiting thread does it,
-//!    the one that drops a keyspace or opens the database does all steps.
+//! 3. Where threads do background work, steps are jobs of theirs, one after the other. Elsewhere the thread that drops
+//!    a keyspace or opens the database does all steps.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
