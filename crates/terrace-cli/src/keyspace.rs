@@ -85,6 +85,14 @@ impl Records {
         }
     }
 
+    /// Removes all keys in `range`.
+    pub fn delete_range(&self, range: impl KeyRange) -> Result<()> {
+        match self {
+            Records::Default(db) => db.delete_range(range),
+            Records::Of(keyspace) => keyspace.delete_range(range),
+        }
+    }
+
     /// The records with keys in `range`, in key order.
     pub fn range(&self, range: impl KeyRange) -> Result<DbIter> {
         match self {

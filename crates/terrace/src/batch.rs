@@ -4,13 +4,14 @@
 //! for a put, the value, both with a varint length before them.
 
 use std::borrow::Cow;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use terrace_base::codec::{Reader, put_bytes};
 use terrace_base::{Error, Result};
 use terrace_table::Kind;
 
-use crate::keyspaces::{OpenKeyspace, Space, is_high};
+use crate::keyspaces::{OpenKeyspace, Space, Spans, is_high};
 
 /// Longest key in bytes.
 pub const MAX_KEY_BYTES: usize = 65_535;
@@ -37,6 +38,30 @@ pub struct WriteBatch {
     /// The keyspaces with operations in it, but for the default one; and which operations these are.
     keyspaces: Vec<Arc<OpenKeyspace>>,
     placed: Vec<u32>,
+    /// Deletions of ranges, in order, as long as they are not made one range tombstone.
+    range_deletes: Vec<RangeDelete>,
+    range_tombstone: Option<Box<NewRangeTombstone>>,
+}
+
+/// A range tombstone that is about to be written: what the batch deletes of ranges.
+#[derive(Debug, Clone)]
+pub(crate) struct NewRangeTombstone {
+    /// Its own number in the catalogue.
+    pub id: u64,
+    /// The place of its record.
+    pub place: Vec<u8>,
+    pub spans: Spans,
+}
+
+/// A deletion of a range of keys in a batch.
+#[derive(Debug, Clone)]
+pub(crate) struct RangeDelete {
+    /// Operations on single keys before it.
+    pub after: u32,
+    /// `None`: the default one.
+    pub keyspace: Option<Arc<OpenKeyspace>>,
+    pub from: Bound<Vec<u8>>,
+    pub to: Bound<Vec<u8>>,
 }
 
 /// One operation of a batch.
@@ -76,9 +101,54 @@ impl WriteBatch {
             }
             Err(error) => drop(self.error.get_or_insert(error)),
         }
+        self.note_keyspace(keyspace);
+    }
+
+    fn note_keyspace(&mut self, keyspace: &Arc<OpenKeyspace>) {
         if !self.keyspaces.iter().any(|other| Arc::ptr_eq(other, keyspace)) {
             self.keyspaces.push(keyspace.clone());
         }
+    }
+
+    /// Adds a deletion of the keys in a range, of `keyspace` or of the default one.
+    pub(crate) fn push_range(
+        &mut self,
+        keyspace: Option<&Arc<OpenKeyspace>>,
+        (from, to): (Bound<&[u8]>, Bound<&[u8]>),
+    ) {
+        if let Some(keyspace) = keyspace {
+            self.note_keyspace(keyspace);
+        }
+        let too_long = [from, to].into_iter().find_map(|bound| match bound {
+            Bound::Included(key) | Bound::Excluded(key) if key.len() > MAX_KEY_BYTES => Some(key.len()),
+            _ => None,
+        });
+        if let Some(len) = too_long {
+            return self.refuse(format!("a bound of {len} bytes is over the limit of {MAX_KEY_BYTES}"));
+        }
+        let [from, to] = [from, to].map(|bound| bound.map(<[u8]>::to_vec));
+        self.range_deletes.push(RangeDelete { after: self.len, keyspace: keyspace.cloned(), from, to });
+    }
+
+    /// The deletions of ranges in it, in order.
+    pub(crate) fn range_deletes(&self) -> &[RangeDelete] {
+        &self.range_deletes
+    }
+
+    /// The same without deletions of ranges.
+    pub(crate) fn without_ranges(mut self) -> WriteBatch {
+        self.range_deletes.clear();
+        self
+    }
+
+    /// The range tombstone that is written with it.
+    pub(crate) fn range_tombstone(&self) -> Option<&NewRangeTombstone> {
+        self.range_tombstone.as_deref()
+    }
+
+    /// Writes a range tombstone with it.
+    pub(crate) fn set_range_tombstone(&mut self, tombstone: NewRangeTombstone) {
+        self.range_tombstone = Some(Box::new(tombstone));
     }
 
     /// The keyspaces with operations in it, but for the default one.
@@ -102,7 +172,11 @@ impl WriteBatch {
         if !self.has_high || default == Space::Alone {
             return Ok(self);
         }
-        let mut batch = WriteBatch { keyspaces: self.keyspaces.clone(), ..WriteBatch::new() };
+        let mut batch = WriteBatch {
+            keyspaces: self.keyspaces.clone(),
+            range_deletes: self.range_deletes.clone(),
+            ..WriteBatch::new()
+        };
         for (number, op) in self.ops().enumerate() {
             let is_placed = self.placed.binary_search(&(number as u32)).is_ok();
             let key = if is_placed { Cow::Borrowed(op.key) } else { default.place(op.key)? };
@@ -119,7 +193,7 @@ impl WriteBatch {
 
     /// Operations in the batch.
     pub fn len(&self) -> usize {
-        self.len as usize
+        self.len as usize + self.range_deletes.len()
     }
 
     /// Bytes of the batch in memory and in the log: keys and values, and a few for each operation.
@@ -129,13 +203,16 @@ impl WriteBatch {
 
     /// Whether the batch does nothing.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Empties the batch and keeps its memory.
     pub fn clear(&mut self) {
-        let WriteBatch { encoded, len, error, has_high, keyspaces, placed } = self;
+        let WriteBatch { encoded, len, error, has_high, keyspaces, placed, range_deletes, range_tombstone } =
+            self;
         encoded.clear();
+        range_deletes.clear();
+        *range_tombstone = None;
         keyspaces.clear();
         placed.clear();
         (*len, *error, *has_high) = (0, None, false);

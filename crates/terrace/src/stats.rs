@@ -265,6 +265,8 @@ pub struct Counts {
     pub puts: u64,
     /// Keys deleted.
     pub deletes: u64,
+    /// Batches that deleted ranges of keys.
+    pub range_deletes: u64,
     /// Point reads.
     pub gets: u64,
     /// Iterators made.
@@ -344,6 +346,7 @@ macro_rules! counters {
 counters!(
     puts,
     deletes,
+    range_deletes,
     gets,
     iterators,
     user_bytes,

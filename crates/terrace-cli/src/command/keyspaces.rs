@@ -47,7 +47,7 @@ impl Keyspaces {
         if let Some(name) = &self.drop {
             db.drop_keyspace(name)?;
             // Nobody else will before the next opening for writing.
-            db.sweep_keyspaces()?;
+            db.sweep()?;
             return Ok(Vec::new());
         }
         Ok(if self.recover { db.recover_keyspaces()? } else { db.keyspaces()? })

@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use terrace::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
-use crate::args::{bytes_of, file_of};
+use crate::args::{bytes_of, file_of, optional_bytes};
+use crate::command::scan::key_range;
 use crate::escape;
 use crate::failure::{CommandResult, Failure, exit};
 use crate::interrupt;
@@ -131,15 +132,35 @@ fn read_all(file: Option<&Path>) -> CommandResult<Vec<u8>> {
 
 /// Removes records.
 ///
-/// The exit code is 1 if one of the keys was not there; the others are removed all the same.
+/// The exit code is 1 if one of the keys was not there; the others are removed all the same. With --from, --to,
+/// --prefix or --all, every record in a range of keys is removed, at once: either all of them are gone or none.
 #[derive(Debug, Args)]
-#[command(after_help = "Example:\n  terrace delete ./db greeting farewell")]
+#[command(
+    after_help = "Examples:\n  terrace delete ./db greeting farewell\n  terrace delete ./db --prefix log/2026-01\n  terrace delete ./db --keyspace users --all"
+)]
 pub struct Delete {
     /// The database
     pub dir: PathBuf,
     /// The keys, with \\ \t \n \r and \xNN for bytes that cannot be typed
-    #[arg(required = true, value_name = "KEY", allow_negative_numbers = true)]
+    #[arg(
+        required_unless_present_any = ["from", "to", "prefix", "all"],
+        conflicts_with_all = ["from", "to", "prefix", "all"],
+        value_name = "KEY",
+        allow_negative_numbers = true
+    )]
     pub keys: Vec<OsString>,
+    /// The first key of the range
+    #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
+    pub from: Option<OsString>,
+    /// The key to end before
+    #[arg(long, value_name = "KEY", allow_negative_numbers = true)]
+    pub to: Option<OsString>,
+    /// Only keys that begin with this
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true)]
+    pub prefix: Option<OsString>,
+    /// Every record
+    #[arg(long, conflicts_with_all = ["from", "to", "prefix"])]
+    pub all: bool,
     /// Take the keys in hexadecimal
     #[arg(long)]
     pub hex: bool,
@@ -154,6 +175,9 @@ pub struct Delete {
 impl Delete {
     /// Runs the command.
     pub fn run(&self) -> CommandResult {
+        if self.keys.is_empty() {
+            return self.delete_range();
+        }
         let keys: Vec<Vec<u8>> =
             self.keys.iter().map(|key| bytes_of("the key", key, self.hex)).collect::<CommandResult<_>>()?;
         if let Some(long) = keys.iter().find(|key| key.len() > MAX_KEY_BYTES) {
@@ -170,6 +194,22 @@ impl Delete {
             return Ok(());
         }
         Err(Failure::new(exit::NOT_FOUND, format!("not there to delete: {}", missing.join(", "))))
+    }
+
+    fn delete_range(&self) -> CommandResult {
+        let from = optional_bytes("--from", &self.from, self.hex)?;
+        let to = optional_bytes("--to", &self.to, self.hex)?;
+        let prefix = optional_bytes("--prefix", &self.prefix, self.hex)?;
+        let Some(range) = key_range(from, to, prefix) else {
+            return Err(Failure::usage("no key lies in that range"));
+        };
+        interrupt::install()?;
+        let db = self.open.open(&self.dir, Intent::Write)?;
+        let deleted = self.keyspace.of(&db, false).and_then(|records| records.delete_range(range));
+        // Nobody else gives the space back before the next opening for writing.
+        let swept = deleted.and_then(|()| db.sweep());
+        let closed = db.close();
+        Ok(swept.and(closed)?)
     }
 }
 

@@ -26,6 +26,12 @@ pub(crate) trait Engine: Send + Sync + Debug {
         true
     }
 
+    /// Whether readers see the group that was applied under `number`. The store asks engines whose writes do not all
+    /// come by groups, and only about numbers of groups that have at least begun.
+    fn has_happened(&self, _number: u64) -> bool {
+        true
+    }
+
     /// Carries out `op` if `condition` holds, durably and visibly; returns whether it did. `None`, with
     /// nothing done, from an engine that applies all writes by groups.
     fn write_one(&self, _op: Op<'_>, _condition: Condition<'_>) -> Option<Result<bool>> {

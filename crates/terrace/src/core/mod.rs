@@ -11,6 +11,7 @@
 //! | `events.rs` | telling listeners what happens |
 //! | `health.rs` | the failure after which nothing is written any more |
 //! | `lent.rs` | values that are shown where they lie |
+//! | `range_tombstones/` | deleted ranges, and an engine without what they hide |
 //! | `memory.rs` | the budget of DRAM, and how much of it each part has borrowed |
 //! | `files.rs` | the files of tables: opened when they are read, removed when nobody may read them any more |
 //! | `table_reads.rs` | whether tables are read through mappings or by calls |
@@ -24,6 +25,7 @@ pub(crate) mod files;
 pub(crate) mod health;
 pub(crate) mod lent;
 pub(crate) mod memory;
+pub(crate) mod range_tombstones;
 pub(crate) mod report;
 pub(crate) mod request;
 pub(crate) mod snapshots;
@@ -42,6 +44,7 @@ use self::events::Events;
 use self::files::Files;
 use self::health::Health;
 use self::memory::Memory;
+use self::range_tombstones::RangeTombstones;
 use self::snapshots::Snapshots;
 use self::table_reads::TableReader;
 use crate::env::Env;
@@ -59,6 +62,7 @@ pub(crate) struct Core {
     pub files: Arc<Files>,
     pub snapshots: Arc<Snapshots>,
     pub empty_ranges: EmptyRanges,
+    pub range_tombstones: RangeTombstones,
     pub health: Health,
     pub events: Arc<Events>,
     pub counters: Counters,
@@ -96,6 +100,7 @@ impl Core {
             env,
             snapshots: Arc::default(),
             empty_ranges: EmptyRanges::default(),
+            range_tombstones: RangeTombstones::default(),
             health: Health::new(events.clone()),
             events,
             counters: Counters::default(),

@@ -2,7 +2,7 @@
 
 use terrace_table::Kind;
 
-use crate::batch::WriteBatch;
+use crate::batch::{NewRangeTombstone, WriteBatch};
 
 /// One writer's request.
 #[derive(Debug)]
@@ -24,6 +24,11 @@ pub(crate) struct Group<'a> {
 }
 
 impl Group<'_> {
+    /// The range tombstone that the group writes; then it has one batch.
+    pub fn range_tombstone(&self) -> Option<&NewRangeTombstone> {
+        self.requests.first()?.batch.range_tombstone()
+    }
+
     /// Operations in all batches.
     pub fn ops(&self) -> u64 {
         self.requests.iter().map(|r| r.batch.len() as u64).sum()

@@ -5,6 +5,7 @@ mod explain;
 mod iter;
 mod keyspace;
 mod range;
+mod range_delete;
 mod read;
 mod swap;
 mod traces;
@@ -27,11 +28,13 @@ use crate::batch::WriteBatch;
 use crate::core::Core;
 use crate::core::condition::Check;
 use crate::core::engine::Engine;
+use crate::core::range_tombstones::Masked;
 use crate::core::report::{CheckReport, RepairReport};
 use crate::core::request::{Group, Request};
 use crate::db::commit::CommitQueue;
 use crate::db::keyspace::catalog::Catalog;
 use crate::db::keyspace::sweep::Sweeps;
+use crate::db::range_delete::RangeDeletes;
 use crate::db::traces::Traces;
 use crate::engine;
 use crate::env::Env;
@@ -99,7 +102,11 @@ impl Deref for Inner {
 #[derive(Debug)]
 struct Store {
     core: Arc<Core>,
+    /// Without what range tombstones hide.
     engine: Arc<dyn Engine>,
+    /// The same with it.
+    unmasked: Arc<dyn Engine>,
+    range_deletes: RangeDeletes,
     /// Refuses all writes, even if the engine would take them.
     read_only: bool,
     queue: CommitQueue,
@@ -148,18 +155,33 @@ impl Db {
         if opened.is_err() && lock.is_some() {
             traces.remove(&env);
         }
-        let (core, (engine, last)) = opened?;
+        let (core, (unmasked, last)) = opened?;
         core.snapshots.advance(last);
         let queue = CommitQueue::default();
         let (last_seq, closed) = (AtomicU64::new(last), AtomicBool::new(false));
         let (outcome, lock) = (OnceLock::new(), Arc::new(lock));
-        let catalog = Catalog::open(&*engine, &core.dir).inspect_err(|_| {
+        let give_up = |engine: &Arc<dyn Engine>| {
             // Another opening meets none of its jobs. Why it cannot be opened says more than why it cannot be closed.
             let _ = engine.close();
-        })?;
+        };
+        let catalog = Catalog::open(&*unmasked, &core).inspect_err(|_| give_up(&unmasked))?;
         let turn = Mutex::new(());
-        let sweeps = Arc::default();
-        let store = Store { core, engine, read_only, queue, last_seq, closed, turn, catalog, sweeps };
+        let (sweeps, range_deletes) = (Arc::default(), RangeDeletes::default());
+        let engine: Arc<dyn Engine> = Arc::new(Masked::new(unmasked.clone(), core.clone()));
+        let store = Store {
+            core,
+            engine,
+            unmasked,
+            range_deletes,
+            read_only,
+            queue,
+            last_seq,
+            closed,
+            turn,
+            catalog,
+            sweeps,
+        };
+        store.load_range_tombstones().inspect_err(|_| give_up(&store.unmasked))?;
         let db = Db { inner: Arc::new(Inner { store: Arc::new(store), outcome, lock }) };
         keyspace::sweep::resume(&db.inner.store);
         Ok(db)
@@ -308,6 +330,7 @@ impl Db {
             store.check_open()?;
             let mut found = store.engine.check()?;
             store.check_keyspaces(&mut found)?;
+            store.check_range_tombstones(&mut found)?;
             report.set(found);
             Ok(())
         })?;
@@ -340,6 +363,10 @@ impl Drop for Inner {
 }
 
 impl Inner {
+    fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
     fn close_once(&self) -> Result<()> {
         self.outcome.get_or_init(|| self.engine.close()).clone()
     }
@@ -380,9 +407,9 @@ impl Store {
         self.last_seq.store(last, Ordering::Relaxed);
         let ops = group.requests.iter().flat_map(|request| request.batch.ops());
         let puts = ops.filter(|op| op.kind == Kind::Put).map(|op| op.key);
-        self.core.empty_ranges.write(last, puts);
+        self.core.empty_ranges.write(last, puts.clone());
         if by_groups {
-            self.engine.apply(group)?;
+            self.apply_in_turn(group, puts)?;
         } else if !self.engine.apply_if(group, holds)? {
             return Ok(false);
         }
@@ -392,6 +419,15 @@ impl Store {
         counters.committed_batches.add(group.requests.len() as u64);
         self.count(&group);
         Ok(true)
+    }
+
+    /// Has an engine apply a group of which readers see nothing before the store says so.
+    fn apply_in_turn<'g>(&self, group: Group<'g>, puts: impl Iterator<Item = &'g [u8]>) -> Result<()> {
+        let tombstones = &self.core.range_tombstones;
+        puts.for_each(|place| tombstones.note_put(place));
+        let Some(new) = group.range_tombstone() else { return self.engine.apply(group) };
+        tombstones.add_new(new, group.first_seq);
+        self.engine.apply(group).inspect_err(|_| tombstones.take_back(new.id))
     }
 
     fn count(&self, group: &Group<'_>) {

@@ -9,7 +9,6 @@ use terrace_base::{Error, Result};
 use crate::core::Core;
 use crate::core::empty_ranges::EmptyRanges;
 use crate::core::engine::Engine;
-use crate::core::lent::Lent;
 use crate::core::snapshots::Held;
 use crate::db::iter::{DbIter, Entries, StoredIter};
 use crate::db::keyspace::{Keyspace, catalog};
@@ -382,7 +381,7 @@ fn shown<T>(
     engine.get_with(key, at, &mut |value| {
         made = f.take().map(|f| f(&value));
         // As long as the value keeps its mapping.
-        has_failed = matches!(value, Lent::Own(_)) && failures() != failed_maps;
+        has_failed = value.is_own() && failures() != failed_maps;
     })?;
     engine.intact()?;
     if has_failed {

@@ -1,5 +1,7 @@
 //! Writes as users call them.
 
+use std::sync::Arc;
+
 use terrace_base::{Error, Result};
 use terrace_table::Kind;
 
@@ -49,6 +51,9 @@ impl Db {
 
     /// [`write`](Self::write), with `options`.
     pub fn write_with(&self, batch: WriteBatch, options: WriteOptions) -> Result<()> {
+        if !batch.range_deletes().is_empty() {
+            return self.write_ranges(batch, options);
+        }
         if !batch.has_high() && batch.keyspaces().is_empty() {
             return self.write_placed(batch, options);
         }
@@ -56,8 +61,7 @@ impl Db {
         let keyspaces = batch.keyspaces().to_vec();
         let _not_dropped = self.inner.catalog.write_to(&keyspaces)?;
         let (batch, _placed) = self.place_batch(batch)?;
-        let counted: Vec<KeyspaceCounts> =
-            keyspaces.iter().map(|keyspace| counts_of(keyspace, &batch)).collect();
+        let counted = counts_of_all(&keyspaces, &batch);
         self.write_placed(batch, options)?;
         keyspaces.iter().zip(&counted).for_each(|(keyspace, counts)| keyspace.counts.add(counts));
         Ok(())
@@ -174,6 +178,11 @@ impl Db {
     ) -> Result<bool> {
         self.inner.commit(batch, alone, options.sync, holds)
     }
+}
+
+/// What `batch` does to each of `keyspaces`.
+pub(super) fn counts_of_all(keyspaces: &[Arc<OpenKeyspace>], batch: &WriteBatch) -> Vec<KeyspaceCounts> {
+    keyspaces.iter().map(|keyspace| counts_of(keyspace, batch)).collect()
 }
 
 /// What `batch` does to `keyspace`.

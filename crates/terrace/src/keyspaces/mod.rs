@@ -6,7 +6,9 @@
 
 mod open;
 mod space;
+mod spans;
 
 pub(crate) use open::{KeyspaceCounts, OpenKeyspace, Writing};
 pub use space::MAX_NUMBERED_KEY_BYTES;
 pub(crate) use space::{ESCAPE, Places, Prefix, Space, after_prefix, is_high};
+pub(crate) use spans::{Span, Spans};

@@ -32,7 +32,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
                 return Ok(value);
             }
             if let Some(found) = self.below(&readable, key, at, visible)? {
-                return Ok(found.and_then(Entry::into_value).map(|value| take(Lent::Own(value))));
+                return Ok(found.and_then(Lent::of_entry).map(take));
             }
         }
     }
@@ -137,7 +137,7 @@ fn in_memtables<M: Memtable, T>(
     at: u64,
     take: &mut impl FnMut(Lent<'_>) -> T,
 ) -> Option<Option<T>> {
-    let mut taken = |version: Version<'_>| version.put().map(|value| take(Lent::InPlace(value)));
+    let mut taken = |version: Version<'_>| version.lent().map(&mut *take);
     memtables.iter().find_map(|memtable| {
         let found = memtable.get(key, at, &mut taken);
         trail::note(|| Touch::Memtable { found: found.is_some() });

@@ -32,11 +32,16 @@ impl Located {
 
     /// The value of `key` in tables for a reader at `at`.
     pub fn get(&self, key: &[u8], at: u64) -> Result<Option<Bytes>> {
+        Ok(self.newest(key, at)?.and_then(Entry::into_value))
+    }
+
+    /// The version of `key` in tables that a reader at `at` sees.
+    pub fn newest(&self, key: &[u8], at: u64) -> Result<Option<Entry>> {
         let mut before = None;
         loop {
             let Some((word, candidates)) = self.candidates(key, at)? else { return Ok(None) };
             match self.read_candidates(key, at, &candidates)? {
-                Outcome::Found(entry) => return Ok(entry.and_then(Entry::into_value)),
+                Outcome::Found(entry) => return Ok(entry),
                 Outcome::Moved(position) if before == Some((word, position)) => {
                     return Err(self.lost_table(position));
                 }

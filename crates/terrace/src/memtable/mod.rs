@@ -29,6 +29,7 @@ use terrace_base::Result;
 use terrace_base::rng::Rng;
 use terrace_table::{Cursor, Kind};
 
+use crate::core::lent::Lent;
 use arena::Arena;
 use node::{Content, MAX_HEIGHT, Node, NodeRef, Sought};
 
@@ -86,6 +87,11 @@ impl<'a> Version<'a> {
     /// The value, unless it is a tombstone.
     pub fn put(&self) -> Option<&'a [u8]> {
         (self.kind == Kind::Put).then_some(self.value)
+    }
+
+    /// The same, to be shown.
+    pub fn lent(&self) -> Option<Lent<'a>> {
+        self.put().map(|value| Lent::in_place(self.seq, value))
     }
 }
 

@@ -24,6 +24,7 @@ pub(crate) struct NewRecord<'p> {
     pool: &'p Pool,
     slot: Option<Slot>,
     word: RecordRef,
+    number: u64,
 }
 
 /// The contents of a new record.
@@ -84,11 +85,15 @@ impl<'p> NewRecord<'p> {
         pool.activate(&slot);
         let word =
             if remote { RecordRef::remote(at, linked) } else { RecordRef::new(at, value.is_none(), linked) };
-        Ok(NewRecord { pool, slot: Some(slot), word })
+        Ok(NewRecord { pool, slot: Some(slot), word, number })
     }
 
     pub fn word(&self) -> RecordRef {
         self.word
+    }
+
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     /// The record has a name now: it stays.

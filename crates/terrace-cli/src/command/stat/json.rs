@@ -184,6 +184,7 @@ fn counts_json(stats: &Stats) -> Value {
         "index_keys": counts.index_keys,
         "puts": counts.puts,
         "deletes": counts.deletes,
+        "range_deletes": counts.range_deletes,
         "gets": counts.gets,
         "iterators": counts.iterators,
         "user_bytes": counts.user_bytes,

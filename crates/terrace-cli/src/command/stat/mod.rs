@@ -257,6 +257,10 @@ fn counts(stats: &Stats, text: &mut String) {
     let parts = [
         ("keys in the index", grouped(counts.index_keys)),
         ("puts and deletes", grouped(counts.puts + counts.deletes)),
+        (
+            "deletions of ranges",
+            if counts.range_deletes > 0 { grouped(counts.range_deletes) } else { String::new() },
+        ),
         ("point reads", grouped(counts.gets)),
         ("iterators", grouped(counts.iterators)),
         (

@@ -12,8 +12,8 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Deref;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
@@ -21,12 +21,21 @@ use terrace_base::{Error, ErrorKind, Result};
 use terrace_table::Kind;
 
 use super::KeyspaceOptions;
-use super::records::{self, CATALOGUE, NEXT, VERSION, named};
+use super::records::{self, CATALOGUE, NEXT, VERSION, VERSION_WITH_RANGES, named};
 use crate::batch::{Op, WriteBatch};
+use crate::core::Core;
 use crate::core::engine::Engine;
 use crate::db::{Db, Store};
 use crate::keyspaces::{ESCAPE, OpenKeyspace, Prefix, Space, Writing, is_high};
 use crate::options::WriteOptions;
+
+/// The file of a database that may have range tombstones. It is there from before the first one on, so that they are
+/// not forgotten where damage has taken the marker.
+const RANGES_FILE: &str = "RANGES";
+
+/// What it tells people. Nobody else reads it.
+const RANGES_TEXT: &[u8] =
+    b"Ranges of keys were deleted in this database. Without this file they may come back.\n";
 
 /// The place of the marker: of no key in keyspace 0.
 const MARKER_PLACE: [u8; 2] = [ESCAPE, 0];
@@ -59,6 +68,10 @@ pub(in crate::db) struct Catalog {
     /// Why it is not known whether there are keyspaces, if it is not. Then keys that begin with byte 255 are refused.
     unreadable: Option<Error>,
     default: AtomicU8,
+    /// The version that the marker has, or gets next.
+    version: AtomicU8,
+    /// Whether there is the file of a database that may have range tombstones.
+    has_ranges: AtomicBool,
     moving: RwLock<()>,
     changing: Mutex<Open>,
 }
@@ -84,10 +97,16 @@ impl Catalog {
     /// # Errors
     ///
     /// `InvalidFormat` if it is of a later version.
-    pub fn open(engine: &dyn Engine, dir: &Path) -> Result<Catalog> {
+    pub fn open(engine: &dyn Engine, core: &Core) -> Result<Catalog> {
+        let dir = &core.dir;
+        // Whatever has become of the marker since.
+        let has_ranges = core.fs().exists(&dir.join(RANGES_FILE))?;
         // Each says so alone, should damage have taken the other.
         let places = [MARKER_PLACE.to_vec(), CATALOGUE.encode(NEXT).into_owned()];
-        let (mut default, mut unreadable) = (ALONE, None);
+        let (mut default, mut unreadable, mut newest) = match has_ranges {
+            true => (BESIDE, None, VERSION_WITH_RANGES),
+            false => (ALONE, None, VERSION),
+        };
         for place in places {
             let version = match engine.get(&place, None) {
                 Ok(found) => found.as_deref().and_then(records::version_of),
@@ -99,18 +118,31 @@ impl Catalog {
                 Err(e) => return Err(e),
             };
             match version {
-                Some(VERSION) => default = BESIDE,
+                Some(version @ VERSION..=VERSION_WITH_RANGES) => {
+                    (default, newest) = (BESIDE, newest.max(version));
+                }
                 Some(version) => {
                     let found = format!("version {version} of the catalogue of keyspaces");
-                    return Err(Error::other_version(dir, found, VERSION.to_string()));
+                    return Err(Error::other_version(dir, found, VERSION_WITH_RANGES.to_string()));
                 }
                 None => {}
             }
         }
         let unreadable = unreadable.filter(|_| default == ALONE);
-        let (default, moving, changing) = (AtomicU8::new(default), RwLock::new(()), Mutex::default());
+        let (default, version) = (AtomicU8::new(default), AtomicU8::new(newest));
+        let has_ranges = AtomicBool::new(has_ranges);
+        let (moving, changing) = (RwLock::new(()), Mutex::default());
         let owner = OPENINGS.fetch_add(1, Ordering::Relaxed);
-        Ok(Catalog { owner, dir: dir.to_path_buf(), unreadable, default, moving, changing })
+        Ok(Catalog {
+            owner,
+            dir: dir.to_path_buf(),
+            unreadable,
+            default,
+            version,
+            has_ranges,
+            moving,
+            changing,
+        })
     }
 
     /// Where the default keyspace lies: exactly, if `moving` is held.
@@ -154,6 +186,11 @@ impl Catalog {
         (take(), self.default_space())
     }
 
+    /// There are records of range tombstones: the marker that is written next says so.
+    pub fn note_ranges(&self) {
+        self.version.store(VERSION_WITH_RANGES, Ordering::Release);
+    }
+
     /// Keeps the keyspaces that there are from being changed.
     pub fn hold(&self) -> MutexGuard<'_, Open> {
         self.changing.lock()
@@ -169,8 +206,14 @@ impl Catalog {
         keyspaces.iter().map(|keyspace| keyspace.write()).collect()
     }
 
+    /// Sets the marker. `changing` is locked.
+    fn set_marker(&self, batch: &mut WriteBatch) {
+        let value = records::marker(self.version.load(Ordering::Relaxed));
+        batch.push(Op { kind: Kind::Put, key: &MARKER_PLACE, value: &value });
+    }
+
     /// A record that is not what it should be.
-    pub(super) fn damaged(&self, what: &str, found: &[u8]) -> Error {
+    pub(in crate::db) fn damaged(&self, what: &str, found: &[u8]) -> Error {
         Error::Corruption {
             file: self.dir.clone(),
             offset: 0,
@@ -242,13 +285,42 @@ impl Db {
             let place = CATALOGUE.place(&named(name))?.into_owned();
             batch.push(Op { kind: Kind::Put, key: &place, value: &records::of_numbers(&[*number]) });
         }
-        batch.push(Op { kind: Kind::Put, key: &MARKER_PLACE, value: &records::of_numbers(&[]) });
+        self.inner.catalog.set_marker(&mut batch);
         batch.push(Op {
             kind: Kind::Put,
             key: &CATALOGUE.place(NEXT)?,
             value: &records::of_numbers(&[next]),
         });
         self.write_placed(batch, WriteOptions::default())
+    }
+
+    /// Makes the catalogue, if there is none, and has the marker say that it may have range tombstones.
+    pub(in crate::db) fn make_catalogue_for_ranges(&self) -> Result<()> {
+        let catalog = &self.inner.catalog;
+        catalog.check_readable()?;
+        if catalog.has_ranges.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let _open = catalog.changing.lock();
+        if catalog.has_ranges.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.make_room_for_keyspaces()?;
+        let mut batch = WriteBatch::new();
+        batch.push(Op { kind: Kind::Put, key: &MARKER_PLACE, value: &records::marker(VERSION_WITH_RANGES) });
+        // Before the file, which says that the marker is there.
+        self.write_placed(batch, WriteOptions::SYNC)?;
+        let (core, path) = (&self.inner.core, self.inner.core.dir.join(RANGES_FILE));
+        // An attempt that failed may have made it.
+        if !core.fs().exists(&path)? {
+            let mut file = core.fs().create(&path)?;
+            file.append(RANGES_TEXT)?;
+            file.sync()?;
+        }
+        core.fs().sync_dir(&core.dir)?;
+        catalog.note_ranges();
+        catalog.has_ranges.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// Has the default keyspace lie beside others, if it lies alone. `changing` is locked.
@@ -290,7 +362,7 @@ impl Db {
         for (key, value) in &high {
             batch.push(Op { kind: Kind::Put, key: &Space::Default.place(key)?, value });
         }
-        batch.push(Op { kind: Kind::Put, key: &MARKER_PLACE, value: &records::of_numbers(&[]) });
+        self.inner.catalog.set_marker(&mut batch);
         batch.push(Op { kind: Kind::Put, key: &CATALOGUE.place(NEXT)?, value: &records::of_numbers(&[1]) });
         Ok(batch)
     }
@@ -337,7 +409,8 @@ impl Db {
         }
         let _alone = store.catalog.moving.write();
         store.catalog.default.store(BESIDE, Ordering::Release);
-        self.name_all().inspect_err(|_| store.catalog.default.store(ALONE, Ordering::Release))
+        let recovered = store.load_range_tombstones().and_then(|()| self.name_all());
+        recovered.inspect_err(|_| store.catalog.default.store(ALONE, Ordering::Release))
     }
 
     fn name_all(&self) -> Result<Vec<String>> {

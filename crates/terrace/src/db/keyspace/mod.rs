@@ -150,12 +150,12 @@ impl Db {
         Ok(())
     }
 
-    /// Removes now what dropped keyspaces have left, instead of in the background.
+    /// Removes now what dropped keyspaces and deleted ranges have left, instead of in the background.
     ///
     /// # Errors
     ///
     /// Those of [`delete`](Self::delete).
-    pub fn sweep_keyspaces(&self) -> Result<()> {
+    pub fn sweep(&self) -> Result<()> {
         self.inner.sweep_all()
     }
 

@@ -9,7 +9,7 @@ use terrace_table::Kind;
 
 use crate::batch::{Op, WriteBatch};
 use crate::core::engine::{Direction, EngineIter};
-use crate::db::Store;
+use crate::db::{Store, range_delete};
 use crate::keyspaces::{ESCAPE, Prefix, Space};
 
 /// The keyspace of the catalogue.
@@ -24,9 +24,17 @@ const NAMES: &[u8] = b"n";
 const MAGIC: &[u8; 15] = b"terrace-spaces\0";
 pub(super) const VERSION: u8 = 1;
 
+/// The version of the marker from the first range tombstone on.
+pub(super) const VERSION_WITH_RANGES: u8 = 2;
+
 /// The version of the catalogue that a record is of; `None` if it is of none.
 pub(super) fn version_of(value: &[u8]) -> Option<u8> {
     value.strip_prefix(MAGIC)?.first().copied()
+}
+
+/// The marker.
+pub(super) fn marker(version: u8) -> Vec<u8> {
+    MAGIC.iter().copied().chain([version]).collect()
 }
 
 /// A record with these numbers.
@@ -70,7 +78,19 @@ impl Store {
 
     /// The number that the next keyspace gets.
     pub(super) fn next_number(&self) -> Result<u32> {
-        self.number_in(NEXT)?.ok_or_else(|| self.catalog.damaged("the next number", b"nothing"))
+        match self.number_in(NEXT)? {
+            Some(next) => Ok(next),
+            None if self.has_keyspaces()? => Err(self.catalog.damaged("the next number", b"nothing")),
+            // A repair has lost the record, and no number is in use.
+            None => Ok(1),
+        }
+    }
+
+    fn has_keyspaces(&self) -> Result<bool> {
+        let is_catalogue = |number| number == 0;
+        Ok(!self.names()?.is_empty()
+            || !self.dropped()?.is_empty()
+            || !self.unknown(is_catalogue)?.is_empty())
     }
 
     /// The numbers of dropped keyspaces of which there may still be keys.
@@ -145,7 +165,7 @@ impl Store {
     pub(super) fn has_lost_marker(&self) -> Result<bool> {
         let mut found = false;
         self.visit(Prefix::of(0), |_, value| {
-            found = found || version_of(value).is_some();
+            found = found || version_of(value).is_some() || range_delete::is_record(value);
             Ok(!found)
         })?;
         Ok(found)

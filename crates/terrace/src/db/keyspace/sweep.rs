@@ -1,4 +1,4 @@
-//! Removing the keys of dropped keyspaces, in steps, beside everything else.
+//! Removing the keys of dropped keyspaces, and what range tombstones hide, in steps, beside everything else.
 //!
 //! 1. A step belongs to an open database: closing waits for the one that runs, and no other begins.
 //! 2. A number stays noted until all keys of its keyspace are gone. So an opening goes on where a process was killed.
@@ -14,6 +14,7 @@ use terrace_table::Kind;
 
 use crate::batch::{Op, WriteBatch};
 use crate::db::Store;
+use crate::db::range_delete::RangeSweep;
 use crate::keyspaces::Prefix;
 
 /// Keys that one step removes.
@@ -36,6 +37,7 @@ struct State {
     closed: bool,
     /// The number of the keyspace whose keys are being removed, and the place up to which they are.
     done: Option<(u32, Vec<u8>)>,
+    ranges: RangeSweep,
 }
 
 impl Sweeps {
@@ -47,17 +49,18 @@ impl Sweeps {
 
 /// Begins to remove what dropped keyspaces have left, if there is something. If that cannot be told, it stays.
 pub(in crate::db) fn resume(store: &Arc<Store>) {
-    match store.dropped() {
-        Ok(dropped) if dropped.is_empty() || store.read_only => {}
-        Ok(_) => start(store),
-        Err(error) => tracing::warn!(%error, "what dropped keyspaces have left stays"),
+    match store.has_to_sweep() {
+        Ok(false) => {}
+        Ok(true) if store.read_only => {}
+        Ok(true) => start(store),
+        Err(error) => tracing::warn!(%error, "what dropped keyspaces and deleted ranges have left stays"),
     }
 }
 
-pub(super) fn start(store: &Arc<Store>) {
+pub(in crate::db) fn start(store: &Arc<Store>) {
     if !store.core.env.executor.runs_beside() {
         if let Err(error) = store.sweep_all() {
-            tracing::warn!(%error, "what a dropped keyspace has left stays until the next opening");
+            tracing::warn!(%error, "what dropped keyspaces and deleted ranges have left stays until there are more, or until the next opening");
         }
     } else if !store.sweeps.running.swap(true, Ordering::SeqCst) {
         spawn(store);
@@ -81,35 +84,62 @@ fn run(sweeps: &Sweeps, store: Weak<Store>) {
         Ok(false) => {}
         Err(error) if error.kind() == ErrorKind::Closed => {}
         Err(error) => {
-            tracing::warn!(%error, "what a dropped keyspace has left stays until the next opening");
+            tracing::warn!(%error, "what dropped keyspaces and deleted ranges have left stays until there are more, or until the next opening");
             return sweeps.running.store(false, Ordering::SeqCst);
         }
     }
     sweeps.running.store(false, Ordering::SeqCst);
     // One that was dropped since has met jobs that were about to end.
-    if store.dropped().is_ok_and(|dropped| !dropped.is_empty())
-        && !sweeps.running.swap(true, Ordering::SeqCst)
-    {
+    if store.has_to_sweep().is_ok_and(|has| has) && !sweeps.running.swap(true, Ordering::SeqCst) {
         spawn(&store);
     }
 }
 
 impl Store {
+    fn has_to_sweep(&self) -> Result<bool> {
+        Ok(!self.core.range_tombstones.active().is_empty() || !self.dropped()?.is_empty())
+    }
+
     /// Takes all steps on this thread.
     pub(super) fn sweep_all(&self) -> Result<()> {
-        loop {
-            let mut state = self.sweeps.state.lock();
-            if state.closed {
-                return Err(Error::Closed);
-            }
-            if !self.sweep(&mut state)? {
-                return Ok(());
-            }
+        while self.sweep_once()? {}
+        Ok(())
+    }
+
+    /// Takes a step on this thread; returns whether there may be more to do.
+    pub(in crate::db) fn sweep_once(&self) -> Result<bool> {
+        let mut state = self.sweeps.state.lock();
+        if state.closed {
+            return Err(Error::Closed);
         }
+        self.sweep(&mut state)
+    }
+
+    /// The same for range tombstones alone.
+    pub(in crate::db) fn sweep_ranges_once(&self) -> Result<bool> {
+        let mut state = self.sweeps.state.lock();
+        if state.closed {
+            return Err(Error::Closed);
+        }
+        self.sweep_range(&mut state.ranges)
     }
 
     /// Removes some keys; returns whether there may be more to do.
     fn sweep(&self, state: &mut State) -> Result<bool> {
+        match self.sweep_dropped(state) {
+            Ok(true) => Ok(true),
+            // What keeps one from being swept keeps no other.
+            outcome => {
+                if self.sweep_range(&mut state.ranges)? {
+                    Ok(true)
+                } else {
+                    outcome
+                }
+            }
+        }
+    }
+
+    fn sweep_dropped(&self, state: &mut State) -> Result<bool> {
         let Some(number) = self.dropped()?.first().copied() else { return Ok(false) };
         let prefix = Prefix::of(number);
         // Tombstones of earlier steps are not passed again: nothing comes into a dropped keyspace.

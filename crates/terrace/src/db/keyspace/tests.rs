@@ -94,14 +94,14 @@ fn a_later_version_is_refused_by_name() {
     let db = open(&dir, EngineKind::Lsm);
     db.keyspace("one").unwrap();
     let mut batch = WriteBatch::new();
-    let later = b"terrace-spaces\0\x02";
+    let later = b"terrace-spaces\0\x03";
     batch.push(Op { kind: Kind::Put, key: &CATALOGUE.place(b"").unwrap(), value: later });
     db.write_placed(batch, WriteOptions::default()).unwrap();
     drop(db);
     let options = Options { engine: EngineKind::Lsm, ..Options::default() };
     let refused = Db::open(dir.path(), options).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidFormat);
-    assert!(refused.to_string().contains("version 2 of the catalogue of keyspaces"), "{refused}");
+    assert!(refused.to_string().contains("version 3 of the catalogue of keyspaces"), "{refused}");
 }
 
 #[test]

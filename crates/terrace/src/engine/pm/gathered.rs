@@ -62,6 +62,11 @@ pub(super) fn is_merely_found(seq: u64) -> bool {
     seq >> NUMBER_BITS == Rank::Found as u64
 }
 
+/// The number of a version that was gathered.
+pub(super) fn number_of(seq: u64) -> u64 {
+    seq & ((1 << NUMBER_BITS) - 1)
+}
+
 /// Gathers a version of `key`.
 pub(super) fn take(
     runs: &mut TableSorter<'_>,
@@ -83,13 +88,11 @@ pub(super) fn each_content(core: &Core, tables: &[TableMeta], each: &mut EachCon
     })
 }
 
-/// The highest number of a version that stays in its place; 0 if none does. Numbers continue from there.
+/// The highest number of a version; 0 if there is none. Numbers continue from there.
 pub(super) fn highest_number(core: &Core, tables: &[TableMeta]) -> Result<u64> {
     let mut highest = 0;
-    each_content(core, tables, &mut |_, seq, content| {
-        if let Content::At(_) = content {
-            highest = highest.max(seq & ((1 << NUMBER_BITS) - 1));
-        }
+    each_content(core, tables, &mut |_, seq, _| {
+        highest = highest.max(number_of(seq));
         Ok(())
     })?;
     Ok(highest)

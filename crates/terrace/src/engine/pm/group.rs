@@ -31,7 +31,7 @@ use super::placed::Placed;
 use super::undo::{Armed, Undo, put_back};
 use super::write::{New, Old};
 use super::{NO_GROUP, PmStore};
-use crate::batch::Op;
+use crate::batch::{NewRangeTombstone, Op};
 use crate::core::condition::Check;
 use crate::core::request::Group;
 
@@ -45,6 +45,14 @@ const ATTEMPTS: usize = 10_000;
 #[derive(Debug)]
 pub(super) struct Overlay<P> {
     pub words: HashMap<Box<[u8]>, Option<VersionRef<P>>>,
+}
+
+/// What a group writes.
+struct Written<'a, 'k, E: PmEngine> {
+    /// By key.
+    ops: &'a BTreeMap<&'k [u8], Op<'k>>,
+    placed: &'a Placed<'a, 'k, E>,
+    tombstone: Option<&'a NewRangeTombstone>,
 }
 
 /// One key's part in a group.
@@ -70,31 +78,44 @@ impl<P: Place> Step<'_, P> {
 impl<E: PmEngine> PmStore<E> {
     /// Carries out `group` if `holds`; returns whether it did.
     pub(super) fn apply_group(&self, group: Group<'_>, holds: Check<'_>) -> Result<bool> {
+        loop {
+            if let Some(done) = self.apply_once(group, holds)? {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// The same; `None` if what was put elsewhere for it is outdated.
+    fn apply_once(&self, group: Group<'_>, holds: Check<'_>) -> Result<Option<bool>> {
         // Of several operations on one key the last counts: nobody sees a state between.
         let mut last: BTreeMap<&[u8], Op<'_>> = BTreeMap::new();
         group.requests.iter().flat_map(|r| r.batch.ops()).for_each(|op| {
             last.insert(op.key, op);
         });
-        let puts = last.values().filter(|op| op.kind == Kind::Put);
+        // The number of a range tombstone is that of its record, which must be written with the group.
+        let tombstone = group.range_tombstone();
+        let is_its = |op: &&Op<'_>| tombstone.is_some_and(|tombstone| *tombstone.place == *op.key);
+        let puts = last.values().filter(|op| op.kind == Kind::Put && !is_its(op));
         let placed = self.place(puts.map(|op| (op.key, op.value)))?;
         let small = last.values().filter(|op| op.kind == Kind::Put && placed.get(op.key).is_none());
         self.home.pace(self, small.map(|op| op.key.len() + op.value.len()).sum());
-        let mut outcome = self.apply_alone(&last, &placed, holds);
+        let written = Written { ops: &last, placed: &placed, tombstone };
+        let mut outcome = self.apply_alone(&written, holds);
         for _ in 0..MOST_TIMES {
             if !outcome.as_ref().is_err_and(|e| self.wants_room(e))
                 || !(self.home.relieve(self)? | self.make_room(usize::MAX))
             {
                 break;
             }
-            outcome = self.apply_alone(&last, &placed, holds);
+            outcome = self.apply_alone(&written, holds);
         }
         let outcome = match outcome {
             Err(e) if self.wants_room(&e) && last.values().all(|op| op.kind == Kind::Delete) => {
-                self.pool.claiming(Claim::Some, || self.apply_alone(&last, &placed, holds))
+                self.pool.claiming(Claim::Some, || self.apply_alone(&written, holds))
             }
             outcome => outcome,
         };
-        if let Ok(true) = outcome {
+        if let Ok(Some(true)) = outcome {
             placed.keep();
         }
         self.home.tidy(self);
@@ -106,37 +127,32 @@ impl<E: PmEngine> PmStore<E> {
         error.is_out_of_space() && self.pending.load(Ordering::Relaxed) == NO_GROUP
     }
 
-    fn apply_alone(
-        &self,
-        ops: &BTreeMap<&[u8], Op<'_>>,
-        placed: &Placed<'_, '_, E>,
-        holds: Check<'_>,
-    ) -> Result<bool> {
+    fn apply_alone(&self, written: &Written<'_, '_, E>, holds: Check<'_>) -> Result<Option<bool>> {
         let _alone = self.gate.exclusive();
         self.admit()?;
-        if !holds()? {
-            return Ok(false);
+        if written.placed.are_outdated() {
+            return Ok(None);
         }
+        if !holds()? {
+            return Ok(Some(false));
+        }
+        let puts = written.ops.values().filter(|op| op.kind == Kind::Put);
+        puts.for_each(|op| self.core.range_tombstones.note_put(op.key));
         let number = self.next_number();
-        let outcome = match self.try_group(ops, number, placed) {
+        let outcome = match self.try_group(written, number) {
             Err(e) if self.wants_room(&e) => {
                 self.give_back();
-                self.try_group(ops, number, placed)
+                self.try_group(written, number)
             }
             outcome => outcome,
         };
-        outcome.map(|()| true)
+        outcome.map(|()| Some(true))
     }
 
-    fn try_group(
-        &self,
-        ops: &BTreeMap<&[u8], Op<'_>>,
-        number: u64,
-        placed: &Placed<'_, '_, E>,
-    ) -> Result<()> {
+    fn try_group(&self, written: &Written<'_, '_, E>, number: u64) -> Result<()> {
         let mut steps = {
             let _here = self.limbo.enter();
-            self.steps(ops, placed)?
+            self.steps(written.ops, written.placed)?
         };
         match &mut steps[..] {
             [] => Ok(()),
@@ -145,7 +161,7 @@ impl<E: PmEngine> PmStore<E> {
                 self.finish_step(steps.remove(0));
                 Ok(())
             }
-            _ => self.take_all(steps, number, placed),
+            _ => self.take_all(steps, number, written),
         }
     }
 
@@ -181,26 +197,28 @@ impl<E: PmEngine> PmStore<E> {
         &self,
         steps: Vec<Step<'_, PlaceOf<E>>>,
         number: u64,
-        placed: &Placed<'_, '_, E>,
+        written: &Written<'_, '_, E>,
     ) -> Result<()> {
         let changes: Vec<Undo> = steps.iter().map(Step::undo).collect();
         let list = Armed::arm(&self.pool, self.header, &changes, E::Home::NUMBERS_EACH)?;
         let words = steps.iter().map(|step| (step.key.into(), step.before)).collect();
         self.group.store(Some(Arc::new(Overlay { words })));
         self.pending.store(number, Ordering::Release);
+        self.add_tombstone(&steps, written);
         for (i, step) in steps.iter().enumerate() {
             if let Err(e) = self.take(step) {
                 // The last one is taken back, too, whether it was taken or not.
                 if let Err(worse) = self.pool.claiming(Claim::All, || self.take_back(&changes[..=i])) {
                     // Readers continue with the overlay; the next open takes back the rest.
                     self.core.health.fail(Error::Poisoned { cause: Arc::new(worse) });
-                    placed.keep();
+                    written.placed.keep();
                     steps.into_iter().filter_map(|step| step.new).for_each(|new| {
                         new.keep();
                     });
                     return Err(e);
                 }
                 self.afterwards(list.disarm());
+                written.tombstone.iter().for_each(|new| self.core.range_tombstones.take_back(new.id));
                 // Before readers trust the index again: a reader that has seen some of the group looks once more.
                 self.taken_back.fetch_add(1, Ordering::Release);
                 self.show();
@@ -217,6 +235,15 @@ impl<E: PmEngine> PmStore<E> {
         self.show();
         steps.into_iter().for_each(|step| self.finish_step(step));
         Ok(())
+    }
+
+    /// Has readers know of the group's range tombstone, which they see with the rest of the group.
+    fn add_tombstone(&self, steps: &[Step<'_, PlaceOf<E>>], written: &Written<'_, '_, E>) {
+        let Some(new) = written.tombstone else { return };
+        let record = steps.iter().find(|step| *step.key == *new.place).and_then(|step| step.new.as_ref());
+        if let Some(New::Record(record)) = record {
+            self.core.range_tombstones.add_new(new, record.number());
+        }
     }
 
     /// Readers see the index as it is.

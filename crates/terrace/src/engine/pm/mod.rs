@@ -175,6 +175,11 @@ impl<E: PmEngine> PmStore<E> {
         next
     }
 
+    /// Has the next number be the one after `number`. The caller is alone.
+    fn number_from(&self, number: u64) {
+        self.now.store(number, Ordering::Release);
+    }
+
     /// The number of a version written now. The caller holds the gate.
     fn number_for_version(&self) -> u64 {
         match E::Home::NUMBERS_EACH {
@@ -222,6 +227,11 @@ impl<E: PmEngine> PmStore<E> {
 impl<E: PmEngine> Engine for PmStore<E> {
     fn writes_by_groups(&self) -> bool {
         false
+    }
+
+    fn has_happened(&self, number: u64) -> bool {
+        // While there is no group, this is above all numbers.
+        number < self.pending.load(Ordering::Acquire)
     }
 
     fn write_one(&self, op: Op<'_>, condition: Condition<'_>) -> Option<Result<bool>> {

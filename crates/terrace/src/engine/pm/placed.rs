@@ -37,6 +37,12 @@ impl<E: PmEngine> Placed<'_, '_, E> {
         Some((one.number, one.place))
     }
 
+    /// Whether a range tombstone that was written meanwhile would hide one of them: they are to be written again, under
+    /// new numbers. The caller holds the gate.
+    pub fn are_outdated(&self) -> bool {
+        self.all.iter().any(|(key, one)| self.store.core.range_tombstones.hides(key, one.number))
+    }
+
     /// They are named now, or may be.
     pub fn keep(&self) {
         self.kept.store(true, Ordering::Relaxed);

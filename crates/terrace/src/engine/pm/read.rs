@@ -82,8 +82,8 @@ impl<E: PmEngine> PmStore<E> {
         Ok(word)
     }
 
-    /// The value of the newest version of `key`, which is `word`. If it has moved, that is noted in `missing`.
-    /// The caller is present, and holds the gate: no group is being applied.
+    /// The value of the newest version of `key`, which is `word`, unless a range tombstone hides it. If it has moved,
+    /// that is noted in `missing`. The caller is present, and holds the gate: no group is being applied.
     pub(super) fn value_of(
         &self,
         key: &[u8],
@@ -92,11 +92,17 @@ impl<E: PmEngine> PmStore<E> {
     ) -> Result<Outcome<Bytes>> {
         let Some(word) = word else { return Ok(Outcome::Value(None)) };
         let version = self.named(word, key)?;
-        let outcome = self.value(key, version, u64::MAX, &mut to_keep)?;
-        if let Outcome::Moved = outcome {
-            *missing = Some(self.moved_from(version, word.bits(), *missing)?);
+        let mut take = |value: Lent<'_>| {
+            let is_hidden = self.core.range_tombstones.hides(key, value.number);
+            (!is_hidden).then(|| to_keep(value))
+        };
+        match self.value(key, version, u64::MAX, &mut take)? {
+            Outcome::Value(value) => Ok(Outcome::Value(value.flatten())),
+            Outcome::Moved => {
+                *missing = Some(self.moved_from(version, word.bits(), *missing)?);
+                Ok(Outcome::Moved)
+            }
         }
-        Ok(outcome)
     }
 
     /// Notes that the version named by `bits` is missing, which may happen once.
@@ -122,10 +128,10 @@ impl<E: PmEngine> PmStore<E> {
         at: u64,
         take: &mut impl FnMut(Lent<'_>) -> T,
     ) -> Result<Outcome<T>> {
-        let (place, at) = match version {
+        let (place, at, number) = match version {
             Named::Record(record) => match self.place_in(&record)? {
                 // Its number counts.
-                Some(place) => (place, u64::MAX),
+                Some(place) => (place, u64::MAX, Some(record.number)),
                 None => {
                     let bytes = (key.len() + record.value.len()) as u64;
                     trail::note(|| Touch::Record { bytes });
@@ -133,10 +139,13 @@ impl<E: PmEngine> PmStore<E> {
                     return Ok(Outcome::Value(value(&record).map(take)));
                 }
             },
-            Named::Place(place) => (place, at),
+            Named::Place(place) => (place, at, None),
         };
         Ok(match self.home.load(key, place)? {
-            Some(loaded) => Outcome::Value((loaded.number <= at).then(|| take(Lent::Own(loaded.value)))),
+            Some(loaded) if loaded.number <= at => {
+                Outcome::Value(Some(take(Lent::own(number.unwrap_or(loaded.number), loaded.value))))
+            }
+            Some(_) => Outcome::Value(None),
             None => Outcome::Moved,
         })
     }
@@ -234,5 +243,5 @@ impl<E: PmEngine> PmStore<E> {
 
 /// The value of a version; `None`: the key is deleted.
 pub(super) fn value<'v>(record: &Record<'v>) -> Option<Lent<'v>> {
-    (!record.word.is_tombstone()).then_some(Lent::InPlace(record.value))
+    (!record.word.is_tombstone()).then_some(Lent::in_place(record.number, record.value))
 }

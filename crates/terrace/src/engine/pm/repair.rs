@@ -18,14 +18,13 @@ use terrace_pmem::{CLOSED_WITH, Opened, Pool, PoolOptions};
 use terrace_table::{Kind, TableMeta, TableOptions};
 
 use super::elsewhere::{Elsewhere, Place, PlaceOf, Salvaged, VersionRef};
-use super::gathered::{Content, Rank, each_content, highest_number, is_merely_found, take};
+use super::gathered::{Content, Rank, each_content, highest_number, is_merely_found, number_of, take};
 use super::index::{KeyIndex, PmEngine, PositionOf};
 use super::open;
 use super::undo;
 use super::{PmStore, check};
 use crate::batch::Op;
 use crate::core::Core;
-use crate::core::condition::Condition;
 use crate::core::engine::Engine;
 use crate::manifest::{Identity, Manifest, State};
 use crate::pool::{self, MEDIA, StartState};
@@ -361,16 +360,22 @@ fn renew<E: PmEngine>(
     let (_, media) = pool::request(&core, identity)?;
     core.env.pm.remove(path)?;
     let pool = core.env.pm.create(path, &pool::pool_options(&core, media))?;
-    open::fill_pool::<E>(&core, &pool, highest_number(&core, tables)?.max(highest))?;
+    let highest = highest_number(&core, tables)?.max(highest);
+    open::fill_pool::<E>(&core, &pool, highest)?;
     pool::set_owner(&pool, identity)?;
     let store: Arc<PmStore<E>> = open::assemble(core.clone(), manifest, pool, Some(StartState::New))?;
     store.home.stay_as_it_is();
-    store.jobs.closed_unless(refill(&store, tables, base))?;
+    store.jobs.closed_unless(refill(&store, tables, highest, base))?;
     store.close()
 }
 
 /// Fills an empty database with what was gathered, and removes the tables that held it.
-fn refill<E: PmEngine>(store: &Arc<PmStore<E>>, tables: &[TableMeta], base: &mut Salvage) -> Result<()> {
+fn refill<E: PmEngine>(
+    store: &Arc<PmStore<E>>,
+    tables: &[TableMeta],
+    highest: u64,
+    base: &mut Salvage,
+) -> Result<()> {
     let core = &base.core.clone();
     let (mut keys, mut merely_found) = (0, 0);
     each_content(core, tables, &mut |key, seq, content| {
@@ -378,7 +383,7 @@ fn refill<E: PmEngine>(store: &Arc<PmStore<E>>, tables: &[TableMeta], base: &mut
             Content::Nothing => return Ok(()),
             Content::Value(value) => {
                 let op = Op { kind: Kind::Put, key, value: &value };
-                store.write_single(&op, Condition::None)?;
+                store.write_under(number_of(seq), &op)?;
             }
             Content::At(word) => drop(store.index.insert(key, word)?),
         }
@@ -386,6 +391,7 @@ fn refill<E: PmEngine>(store: &Arc<PmStore<E>>, tables: &[TableMeta], base: &mut
         merely_found += u64::from(is_merely_found(seq));
         Ok(())
     })?;
+    store.number_from(highest);
     compare(core, &**store, tables)?;
     for meta in tables {
         core.fs().remove(&core.files.table(meta.number))?;

@@ -74,9 +74,28 @@ impl<P: Place> Old<P> {
 impl<E: PmEngine> PmStore<E> {
     /// Carries out `op` if `condition` holds; returns whether it did.
     pub(super) fn write_single(&self, op: &Op<'_>, condition: Condition<'_>) -> Result<bool> {
+        loop {
+            if let Some(done) = self.write_once(op, condition)? {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// Puts a key under the number that its version had in a pool before this one. The caller is alone, and calls
+    /// [`number_from`](Self::number_from) afterwards.
+    pub(super) fn write_under(&self, number: u64, op: &Op<'_>) -> Result<()> {
+        let before = if E::Home::NUMBERS_EACH { number.saturating_sub(1) } else { number };
+        self.number_from(before);
+        self.write_single(op, Condition::None).map(drop)
+    }
+
+    /// The same; `None` if what was put elsewhere for it is outdated.
+    fn write_once(&self, op: &Op<'_>, condition: Condition<'_>) -> Result<Option<bool>> {
         let is_large = self.goes_elsewhere(op);
-        if is_large && !condition.holds(self, op.key)? {
-            return Ok(false);
+        // Where a range tombstone may hide the version, only the second look counts.
+        let is_hidden = self.core.range_tombstones.is_over(op.key);
+        if is_large && !is_hidden && !condition.holds(self, op.key)? {
+            return Ok(Some(false));
         }
         let placed = self.place(is_large.then_some((op.key, op.value)).into_iter())?;
         if op.kind == Kind::Put && !is_large {
@@ -97,7 +116,7 @@ impl<E: PmEngine> PmStore<E> {
             }
             outcome => outcome,
         };
-        if let Ok(true) = outcome {
+        if let Ok(Some(true)) = outcome {
             placed.keep();
         }
         self.home.tidy(self);
@@ -109,17 +128,24 @@ impl<E: PmEngine> PmStore<E> {
         op: &Op<'_>,
         condition: Condition<'_>,
         placed: &Placed<'_, '_, E>,
-    ) -> Result<bool> {
+    ) -> Result<Option<bool>> {
         let _shared = self.gate.shared();
         self.admit()?;
-        match self.try_single(op, condition, placed) {
+        if placed.are_outdated() {
+            return Ok(None);
+        }
+        if op.kind == Kind::Put {
+            self.core.range_tombstones.note_put(op.key);
+        }
+        let outcome = match self.try_single(op, condition, placed) {
             Err(e) if e.is_out_of_space() => {
                 // Giving back what waits for readers may be enough.
                 self.give_back();
                 self.try_single(op, condition, placed)
             }
             outcome => outcome,
-        }
+        };
+        outcome.map(Some)
     }
 
     fn try_single(&self, op: &Op<'_>, condition: Condition<'_>, placed: &Placed<'_, '_, E>) -> Result<bool> {
@@ -177,18 +203,10 @@ impl<E: PmEngine> PmStore<E> {
         let mut missing = None;
         loop {
             let before = self.decode_some(self.index.get(op.key)?)?;
-            let exists = before.is_some_and(|word| !word.is_tombstone());
-            let holds = match condition {
-                Condition::None => true,
-                Condition::IfAbsent => !exists,
-                Condition::IfExists => exists,
-                Condition::IfIs(expected) => match self.value_of(op.key, before, &mut missing)? {
-                    Outcome::Value(value) => expected.accepts(value),
-                    Outcome::Moved => continue,
-                },
-            };
-            if !holds {
-                return Ok(false);
+            match self.holds_for(op.key, condition, before, &mut missing)? {
+                Outcome::Value(Some(true)) => {}
+                Outcome::Value(_) => return Ok(false),
+                Outcome::Moved => continue,
             }
             if op.kind == Kind::Delete && before.is_none_or(VersionRef::is_tombstone) {
                 return Ok(true);
@@ -206,6 +224,29 @@ impl<E: PmEngine> PmStore<E> {
                 return Ok(true);
             }
         }
+    }
+
+    /// Whether `condition` holds for `before`, the newest version of `key`. The caller holds the gate and is present.
+    fn holds_for(
+        &self,
+        key: &[u8],
+        condition: Condition<'_>,
+        before: Option<VersionRefOf<E>>,
+        missing: &mut Option<u64>,
+    ) -> Result<Outcome<bool>> {
+        let asks_for_value = matches!(condition, Condition::IfIs(_));
+        if condition.is_none() || !(asks_for_value || self.core.range_tombstones.is_over(key)) {
+            let exists = before.is_some_and(|word| !word.is_tombstone());
+            let holds = condition.is_none() || exists == matches!(condition, Condition::IfExists);
+            return Ok(Outcome::Value(Some(holds)));
+        }
+        let Outcome::Value(value) = self.value_of(key, before, missing)? else { return Ok(Outcome::Moved) };
+        Ok(Outcome::Value(Some(match condition {
+            Condition::None => true,
+            Condition::IfAbsent => value.is_none(),
+            Condition::IfExists => value.is_some(),
+            Condition::IfIs(expected) => expected.accepts(value),
+        })))
     }
 
     /// The version that becomes the newest of its key; `None` if the key is to be removed from the index.

@@ -9,9 +9,9 @@ use super::Slm;
 use super::memtable::MemSet;
 use crate::core::lent::Lent;
 
-/// The result of a lookup in the memtables.
+/// The result of a lookup in the memtables: a version with a value has its number, too.
 pub(super) enum InMemory<'m> {
-    Value(&'m [u8]),
+    Value(u64, &'m [u8]),
     Deleted,
     Unknown,
 }
@@ -26,13 +26,13 @@ impl Slm {
     ) -> Result<Option<T>> {
         let visible = at.unwrap_or_else(|| self.core.snapshots.visible());
         match lookup(&self.mem.load(), key, visible)? {
-            InMemory::Value(value) => return Ok(Some(take(Lent::InPlace(value)))),
+            InMemory::Value(number, value) => return Ok(Some(take(Lent::in_place(number, value)))),
             InMemory::Deleted => return Ok(None),
             InMemory::Unknown => {}
         }
         // Whatever the index holds has long been visible: without a snapshot, the newest counts.
-        let found = self.located.get(key, at.unwrap_or(u64::MAX))?;
-        Ok(found.map(|value| take(Lent::Own(value))))
+        let found = self.located.newest(key, at.unwrap_or(u64::MAX))?;
+        Ok(found.and_then(Lent::of_entry).map(take))
     }
 
     /// The values of `keys` for a reader at `at`.
@@ -43,7 +43,7 @@ impl Slm {
             let mem = self.mem.load();
             for (i, key) in keys.iter().enumerate() {
                 match lookup(&mem, key, at)? {
-                    InMemory::Value(value) => values[i] = Some(Bytes::copy_from_slice(value)),
+                    InMemory::Value(_, value) => values[i] = Some(Bytes::copy_from_slice(value)),
                     InMemory::Deleted => {}
                     InMemory::Unknown => {
                         places.push(i);
@@ -60,7 +60,7 @@ impl Slm {
 
     pub(super) fn contains_key(&self, key: &[u8]) -> Result<bool> {
         match lookup(&self.mem.load(), key, self.core.snapshots.visible())? {
-            InMemory::Value(_) => Ok(true),
+            InMemory::Value(..) => Ok(true),
             InMemory::Deleted => Ok(false),
             InMemory::Unknown => self.located.contains(key),
         }
@@ -74,7 +74,7 @@ pub(super) fn lookup<'m>(mem: &'m MemSet, key: &[u8], visible: u64) -> Result<In
         trail::note(|| Touch::Memtable { found: found.is_some() });
         if let Some(found) = found {
             return Ok(match found.version_kind()? {
-                Kind::Put => InMemory::Value(found.value()?),
+                Kind::Put => InMemory::Value(found.seq(), found.value()?),
                 Kind::Delete => InMemory::Deleted,
             });
         }

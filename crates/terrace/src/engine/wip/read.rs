@@ -26,10 +26,10 @@ impl Wip {
         let readable = bucket.readable.load();
         let at = at.unwrap_or_else(|| self.core.snapshots.visible());
         if let Some(found) = newest_in_memtables(&readable, key, at) {
-            return Ok(found.put().map(|value| take(Lent::InPlace(value))));
+            return Ok(found.lent().map(take));
         }
         let found = bucket.get_in_tables(&readable, key, at)?;
-        Ok(found.and_then(Entry::into_value).map(|value| take(Lent::Own(value))))
+        Ok(found.and_then(Lent::of_entry).map(take))
     }
 
     /// The values of `keys` for a reader at `at`: all memtables, then what is left in tables.

@@ -18,6 +18,8 @@ mod model;
 mod observed;
 mod ops;
 mod queues;
+mod range_deletes;
+mod range_model;
 mod reads;
 mod room;
 mod snapshots;
@@ -63,6 +65,11 @@ macro_rules! conformance {
                     listeners_hear_everything_and_may_do_anything, failures_are_told,
                     operations_are_timed, spans_enclose_the_work},
                 queues::{walks_over_what_was_taken_match_a_map, queues_lose_nothing_under_threads},
+                range_deletes::{a_deleted_range_is_gone_for_every_reader, a_batch_deletes_ranges_in_its_order,
+                    conditions_see_that_a_range_is_gone, many_ranges_are_deleted_at_once,
+                    a_range_and_what_replaces_it_are_one, what_is_put_over_a_deleted_range_stays,
+                    a_refused_deletion_deletes_nothing},
+                range_model::{deleted_ranges_match_maps},
                 reads::{many_keys_are_read_as_each_alone, a_value_is_shown_where_it_lies,
                     a_failed_read_fails_the_call, many_keys_read_are_checked_at_the_commit},
                 snapshots::{a_snapshot_stands_still, snapshots_at_every_step_stand_still,

@@ -21,6 +21,7 @@ pub struct Mix {
     pub background: u64,
     pub reopen: u64,
     pub kill: u64,
+    pub delete_range: u64,
     /// Keys in use.
     pub keys: u64,
     /// Longest value.
@@ -74,6 +75,7 @@ impl Mix {
         background: 0,
         reopen: 0,
         kill: 0,
+        delete_range: 0,
         keys: 0,
         len: 0,
     };
@@ -146,6 +148,7 @@ impl Mix {
         background: 4,
         reopen: 1,
         kill: 1,
+        delete_range: 0,
         keys: 40,
         len: 300,
     };
@@ -153,7 +156,7 @@ impl Mix {
 
 fn one(rng: &mut Rng, mix: Mix) -> Op {
     type Make = fn(&mut Rng, Mix) -> Op;
-    let kinds: [(u64, Make); 14] = [
+    let kinds: [(u64, Make); 15] = [
         (mix.put, |r, m| Op::Put { key: some_key(r, m), len: some_len(r, m) }),
         (mix.synced, |r, m| Op::PutSynced { key: some_key(r, m), len: some_len(r, m) }),
         (mix.delete, |r, m| Op::Delete { key: some_key(r, m) }),
@@ -168,6 +171,7 @@ fn one(rng: &mut Rng, mix: Mix) -> Op {
         (mix.reopen, |_, _| Op::Reopen),
         (mix.kill, |_, _| Op::Kill),
         (mix.transact, |r, m| some_transaction(r, m)),
+        (mix.delete_range, |r, m| Op::DeleteRange { from: some_key(r, m), to: some_key(r, m) }),
     ];
     let mut at = rng.below(kinds.iter().map(|(weight, _)| weight).sum());
     for (weight, make) in kinds {

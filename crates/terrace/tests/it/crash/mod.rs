@@ -12,6 +12,7 @@ mod lists;
 pub mod mixes;
 mod moments;
 pub mod ops;
+mod ranges;
 mod refused;
 mod regressions;
 mod repairs;

@@ -17,7 +17,12 @@ pub enum Op {
     },
     /// Puts and deletes that take effect together.
     Batch(Vec<Write>),
-    /// The same by a transaction that reads keys first.
+    /// Deletes all keys between two, whichever comes first, at once.
+    DeleteRange {
+        from: u16,
+        to: u16,
+    },
+    /// Puts and deletes that take effect together, by a transaction that reads keys first.
     Transact {
         reads: Vec<u16>,
         writes: Vec<Write>,
@@ -98,6 +103,22 @@ pub fn key(number: u16) -> Vec<u8> {
         n if n % 3 == 1 => format!("k{n}").into_bytes(),
         n => format!("k{}\0{n}", n - 1).into_bytes(),
     }
+}
+
+/// Keys have lower numbers than this where ranges of them are deleted.
+const MOST_KEYS: u16 = 128;
+
+/// The keys called `from` and `to`, in their order.
+pub fn ends(from: u16, to: u16) -> (Vec<u8>, Vec<u8>) {
+    let (a, b) = (key(from), key(to));
+    if a <= b { (a, b) } else { (b, a) }
+}
+
+/// What a deletion of the range between two keys is: the deletion of each.
+pub fn deletes_between(from: u16, to: u16) -> Vec<Write> {
+    let (first, last) = ends(from, to);
+    let is_between = |number: &u16| (&first..=&last).contains(&&key(*number));
+    (0..MOST_KEYS).filter(is_between).map(|key| Write::Delete { key }).collect()
 }
 
 /// The `stamp`th value, of `len` bytes; no two of four bytes or more are the same.

@@ -10,7 +10,7 @@ use terrace_sim::{Change, KvModel, Map, Recorder, World};
 
 use super::env::{DIR, Process};
 use super::judge::may_end_early;
-use super::ops::{Op, Write, key, value};
+use super::ops::{Op, Write, deletes_between, key, value};
 use super::writing::How;
 use crate::harness::Contents;
 
@@ -128,6 +128,9 @@ impl<'a> Session<'a> {
             Op::Delete { key } => self.write(ledger, &[Write::Delete { key: *key }], How::PLAIN),
             Op::Batch(writes) => self.write(ledger, writes, How::PLAIN),
             Op::Transact { reads, writes } => self.write(ledger, writes, How::Transaction(reads)),
+            Op::DeleteRange { from, to } => {
+                self.write(ledger, &deletes_between(*from, *to), How::Range(*from, *to))
+            }
             Op::Sync => {
                 let outcome = self.db().sync();
                 if self.has_worked("sync", outcome)? {

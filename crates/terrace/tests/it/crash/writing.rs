@@ -1,9 +1,9 @@
-//! How the writes of an operation are made: as a batch, or by a transaction.
+//! How the writes of an operation are made: as a batch, by a transaction, or as a deletion of a range.
 
 use terrace::{Db, Error, Result, WriteBatch, WriteOptions};
 use terrace_sim::{Change, Map};
 
-use super::ops::key;
+use super::ops::{ends, key};
 
 /// How writes are made.
 #[derive(Debug, Clone, Copy)]
@@ -12,6 +12,8 @@ pub enum How<'a> {
     Batch(WriteOptions),
     /// By a transaction that first reads keys of these numbers.
     Transaction(&'a [u16]),
+    /// As a deletion of the range between the keys of these numbers.
+    Range(u16, u16),
 }
 
 impl How<'_> {
@@ -37,6 +39,10 @@ impl How<'_> {
                 db.write_with(batch, options)
             }
             How::Transaction(reads) => transact(db, reads, change, now),
+            How::Range(from, to) => {
+                let (first, last) = ends(from, to);
+                db.delete_range(first..=last)
+            }
         }
     }
 }

@@ -180,6 +180,11 @@ impl Image {
 }
 
 impl Bed {
+    /// Opens it with `executor` for its background work.
+    pub fn open_with(&self, executor: Arc<dyn Executor>) -> Result<Db> {
+        Db::open_in(Env { executor, ..self.env() }, DIR, self.options.clone())
+    }
+
     /// Opens the database.
     pub fn open(&self) -> Result<Db> {
         Db::open_in(self.env(), DIR, self.options.clone())

@@ -9,7 +9,7 @@ use terrace_log::PmLog;
 use terrace_pmem::{Granularity, Kind};
 
 use super::image::{Bed, Image, options};
-use crate::harness::{Contents, Map};
+use crate::harness::{Contents, Deferred, Map};
 
 /// Keys that any of the operations below writes, and some that none does.
 const KEYS: u32 = 130;
@@ -60,17 +60,24 @@ pub fn samples_with_tables() -> Vec<Sample> {
     let lists = build(EngineKind::Tlsm, Granularity::CacheLine);
     samples.extend([
         sample("lists, with a debt, closed", read_over_the_close(&lists.closed)),
+        sample("lists, with a deleted range, closed", with_a_deleted_range(&lists.closed)),
         sample("lists, closed", lists.closed),
         sample("lists, killed in a flush", lists.flush),
         sample("lists, killed in a compaction", lists.compaction),
         sample("a tree of values, with a debt, closed", closed_at_once(&values.flush)),
+        sample("a tree of values, with a deleted range, closed", with_a_deleted_range(&values.closed)),
         sample("a tree of values, closed", values.closed),
         sample("a tree of values, killed in a flush", values.flush),
         sample("a tree of values, killed in a compaction", values.compaction),
+        sample(
+            "a log in persistent memory, with a deleted range, closed",
+            with_a_deleted_range(&memory.closed),
+        ),
         sample("a log in persistent memory, closed", memory.closed),
         sample("a log in persistent memory, with a debt, closed", closed_at_once(&memory.flush)),
         sample("a log in persistent memory, killed in a flush", memory.flush),
         sample("a log in persistent memory, killed in a compaction", memory.compaction),
+        sample("log files, with a deleted range, closed", with_a_deleted_range(&file.closed)),
         sample("log files, closed", file.closed),
         sample("log files, power cut in a flush", rebooted(&file.flush)),
         sample("log files, killed in a flush", file.flush),
@@ -78,6 +85,7 @@ pub fn samples_with_tables() -> Vec<Sample> {
         sample("buckets, power cut while a table is written", rebooted(&buckets.flush)),
         sample("buckets, killed while a table is written", buckets.flush),
         sample("buckets, killed while a table is synced", buckets.compaction),
+        sample("buckets, with a deleted range, closed", with_a_deleted_range(&buckets.closed)),
         sample("buckets, closed", buckets.closed),
         sample("buckets, with a debt, closed", closed_at_once(&with_log_in_memory.compaction)),
         sample("buckets, log in persistent memory, killed", with_log_in_memory.compaction),
@@ -88,7 +96,7 @@ pub fn samples_with_tables() -> Vec<Sample> {
 
 /// Samples of the engines that keep everything in persistent memory.
 pub fn samples_in_memory() -> Vec<Sample> {
-    let of = |(engine, buffered, names): (_, _, [_; 4])| {
+    let of = |(engine, buffered, names): (_, _, [_; 5])| {
         names.into_iter().zip(build_in_memory(engine, buffered)).map(|(name, moment)| sample(name, moment))
     };
     MEMORY.into_iter().flat_map(of).collect()
@@ -101,6 +109,7 @@ pub fn samples_of_split() -> Vec<Sample> {
         "split, killed beside snapshots",
         "split, killed in a batch",
         "split, with a debt, closed",
+        "split, with a deleted range, closed",
     ];
     let moments = build_in_memory(EngineKind::Split, false);
     names.into_iter().zip(moments).map(|(name, moment)| sample(name, moment)).collect()
@@ -115,7 +124,7 @@ pub fn samples() -> Vec<Sample> {
 }
 
 /// Databases that lie in persistent memory alone, with the names of their samples.
-const MEMORY: [(EngineKind, bool, [&str; 4]); 3] = [
+const MEMORY: [(EngineKind, bool, [&str; 5]); 3] = [
     (
         EngineKind::Turbo,
         false,
@@ -124,6 +133,7 @@ const MEMORY: [(EngineKind, bool, [&str; 4]); 3] = [
             "turbo, killed beside snapshots",
             "turbo, killed in a batch",
             "turbo, with a debt, closed",
+            "turbo, with a deleted range, closed",
         ],
     ),
     (
@@ -134,6 +144,7 @@ const MEMORY: [(EngineKind, bool, [&str; 4]); 3] = [
             "sptree, killed beside snapshots",
             "sptree, killed in a batch",
             "sptree, with a debt, closed",
+            "sptree, with a deleted range, closed",
         ],
     ),
     (
@@ -144,13 +155,14 @@ const MEMORY: [(EngineKind, bool, [&str; 4]); 3] = [
             "sptree with buffers, killed beside snapshots",
             "sptree with buffers, killed in a batch",
             "sptree with buffers, with a debt, closed",
+            "sptree with buffers, with a deleted range, closed",
         ],
     ),
 ];
 
-/// One database at four moments: closed, with older versions and deletions that snapshots need, with an undo list, and
-/// closed beside a snapshot.
-fn build_in_memory(engine: EngineKind, buffered: bool) -> [(Image, Map); 4] {
+/// One database at five moments: closed, with older versions and deletions that snapshots need, with an undo list,
+/// closed beside a snapshot, and with a deleted range.
+fn build_in_memory(engine: EngineKind, buffered: bool) -> [(Image, Map); 5] {
     let mut options = options(engine);
     (options.sptree.buffered, options.sptree.log_bytes) = (buffered, 4096);
     let bed = Image::empty(options, Granularity::CacheLine).bed();
@@ -181,7 +193,8 @@ fn build_in_memory(engine: EngineKind, buffered: bool) -> [(Image, Map); 4] {
     db.close().unwrap();
     let closed = (bed.image(), map);
     let owing = read_over_the_close(&closed);
-    [closed, killed, in_a_batch, owing]
+    let deleted = with_a_deleted_range(&closed);
+    [closed, killed, in_a_batch, owing, deleted]
 }
 
 /// A kind of allocation that no engine has.
@@ -221,6 +234,21 @@ fn read_over_the_close((image, map): &(Image, Map)) -> (Image, Map) {
     owing
 }
 
+/// The same, closed with a deleted range of which nothing was swept, and into which some keys were put again.
+fn with_a_deleted_range((image, map): &(Image, Map)) -> (Image, Map) {
+    let bed = image.bed();
+    let (db, mut map) = (bed.open_with(Arc::new(Deferred::default())).unwrap(), map.clone());
+    let range = b"a rather long common prefix/00010".to_vec()..b"k8".to_vec();
+    db.delete_range(range.clone()).unwrap();
+    map.retain(|key, _| !range.contains(key));
+    for i in (0..KEYS).filter(|i| i % 5 == 1) {
+        db.put(&key(i), &value(i, 22)).unwrap();
+        map.insert(key(i), value(i, 22));
+    }
+    db.close().unwrap();
+    (bed.image(), map)
+}
+
 /// What lies on `bed`, whose pool was closed with a debt.
 fn owing(bed: &Bed, map: Map) -> (Image, Map) {
     let image = bed.image();
@@ -239,9 +267,11 @@ fn samples_of_slm() -> Vec<Sample> {
     let (torn_flush, torn_compaction) = (rebooted(&file.flush), rebooted(&file.compaction));
     vec![
         sample("persistent memory, with a debt, closed", read_over_the_close(&memory.closed)),
+        sample("persistent memory, with a deleted range, closed", with_a_deleted_range(&memory.closed)),
         sample("persistent memory, closed", memory.closed),
         sample("persistent memory, killed in a flush", memory.flush),
         sample("persistent memory, killed in a compaction", memory.compaction),
+        sample("a file, with a deleted range, closed", with_a_deleted_range(&file.closed)),
         sample("a file, closed", file.closed),
         sample("a file, with a debt, closed", closed_at_once(&file.compaction)),
         sample("a file, killed in a flush", file.flush),

@@ -1,6 +1,7 @@
 //! What the tests run a database in, and what they compare it with.
 
 mod booted;
+mod deferred;
 mod engines;
 mod keyspaces;
 mod machine;
@@ -11,6 +12,7 @@ mod spans;
 mod two_pools;
 
 pub use booted::booted;
+pub use deferred::Deferred;
 pub use engines::{ENGINES, Engine, engines_in_memory, engines_on_files};
 pub(crate) use engines::{each_engine, test_each_engine, test_rows};
 pub use keyspaces::{all_keyspaces, default_of, key_in, there_is};

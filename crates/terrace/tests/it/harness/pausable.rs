@@ -30,6 +30,10 @@ impl Executor for Pausable {
         }
     }
 
+    fn runs_beside(&self) -> bool {
+        self.threads.lock().is_some()
+    }
+
     fn help(&self) -> bool {
         let paused = self.threads.lock().is_none();
         paused && self.late.help()

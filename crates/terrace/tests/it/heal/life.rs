@@ -7,7 +7,7 @@ use terrace::{Bytes, Db, Options, Result, Snapshot, WriteOptions};
 use terrace_sim::{Change, KvModel, Map, World};
 
 use crate::crash::env::{DIR, Process};
-use crate::crash::ops::{Op, Write, key, value};
+use crate::crash::ops::{Op, Write, deletes_between, key, value};
 use crate::crash::run::{contents, contents_of, is_of_the_media};
 use crate::crash::writing::How;
 use crate::harness::Contents;
@@ -91,6 +91,7 @@ impl<'a> Life<'a> {
             Op::Delete { key } => self.write(&[Write::Delete { key: *key }], How::PLAIN),
             Op::Batch(writes) => self.write(writes, How::PLAIN),
             Op::Transact { reads, writes } => self.write(writes, How::Transaction(reads)),
+            Op::DeleteRange { from, to } => self.write(&deletes_between(*from, *to), How::Range(*from, *to)),
             Op::Sync => {
                 if self.call("sync", || self.db().sync())?.is_some() {
                     self.model.synced_so_far();

@@ -123,6 +123,29 @@ fn transactions_under_snapshots() {
     explore_everywhere(Drawn { seed: 41, ops: 28, mix });
 }
 
+/// Must catch a range that is half deleted or comes back because its batch or its sweep was refused and tried again, and
+/// keys that were put since and go with it.
+#[test]
+fn deleted_ranges_under_snapshots() {
+    let mix = Mix {
+        put: 12,
+        delete_range: 4,
+        batch: 2,
+        background: 2,
+        flush: 1,
+        snapshot: 2,
+        read: 1,
+        release: 1,
+        reopen: 1,
+        keys: 24,
+        len: 700,
+        ..Mix::NONE
+    };
+    for seed in 50..52 {
+        explore_everywhere(Drawn { seed, ops: 40, mix });
+    }
+}
+
 /// Must catch a key that walks miss or meet twice because a split or a join of buckets was refused and tried again.
 #[test]
 fn buckets_split_and_joined() {

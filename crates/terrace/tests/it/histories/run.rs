@@ -102,7 +102,8 @@ impl Asker<'_> {
         match self.rng.below(100) {
             0..30 => self.put(),
             30..38 => self.delete(),
-            38..46 => self.write_batch(),
+            38..44 => self.write_batch(),
+            44..46 => self.delete_range(),
             46..54 => self.write_if(),
             54..64 => self.transact(),
             64..74 => self.get(),
@@ -171,6 +172,25 @@ impl Asker<'_> {
                 batch.put(&key_bytes(key), &bytes);
                 writes.push((key, Some(value)));
             }
+        }
+        let db = self.db;
+        self.recorder.note(Action::Write(writes), || {
+            db.write(batch).unwrap();
+            Answer::Done
+        });
+    }
+
+    /// Deletes a range, and perhaps puts a key into it.
+    fn delete_range(&mut self) {
+        let (a, b) = (self.key(), self.key());
+        let (first, last) = (a.min(b), a.max(b));
+        let mut writes: Vec<_> = (first..=last).map(|key| (key, None)).collect();
+        let mut batch = WriteBatch::new();
+        batch.delete_range(key_bytes(first)..=key_bytes(last));
+        if self.rng.one_in(2) {
+            let (key, (value, bytes)) = (self.key(), self.value());
+            batch.put(key_bytes(key), &bytes);
+            writes.push((key, Some(value)));
         }
         let db = self.db;
         self.recorder.note(Action::Write(writes), || {

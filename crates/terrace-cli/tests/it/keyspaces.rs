@@ -1,0 +1,81 @@
+//! Keyspaces from the command line.
+
+use crate::support::Bed;
+
+const USERS: [&str; 2] = ["--keyspace", "users"];
+
+fn with<'a>(args: &[&'a str]) -> Vec<&'a str> {
+    args.iter().copied().chain(USERS).collect()
+}
+
+#[test]
+fn records_of_a_keyspace_are_its_own() {
+    let bed = Bed::new();
+    bed.run("put", &["ada", "default"]).text();
+    bed.run("put", &with(&["ada", "1815"])).text();
+    bed.run("put", &["\\xff\\x00n", "high"]).text();
+    assert_eq!(bed.run("get", &["ada"]).text(), "default\n");
+    assert_eq!(bed.run("get", &with(&["ada"])).text(), "1815\n");
+    assert!(bed.run("explain", &with(&["ada"])).text().contains("found, 4 bytes"));
+    assert_eq!(bed.run("scan", &with(&[])).text(), "ada\t1815\n");
+    assert_eq!(bed.run::<&str>("scan", &[]).text(), "ada\tdefault\n\\xff\\x00n\thigh\n");
+    assert_eq!(bed.run::<&str>("keyspaces", &[]).text(), "users\n");
+    bed.run("get", &with(&["bob"])).fails(1, &["there is no key \"bob\""]);
+    bed.run("delete", &with(&["ada"])).text();
+    assert_eq!(bed.run("get", &["ada"]).text(), "default\n");
+    bed.run::<&str>("check", &[]).text();
+}
+
+#[test]
+fn keyspaces_that_do_not_exist_are_refused_and_not_made() {
+    let bed = Bed::new();
+    bed.run("put", &["a", "1"]).text();
+    for command in ["get", "delete", "explain"] {
+        bed.run(command, &with(&["a"])).fails(2, &["there is no keyspace \"users\"", "terrace keyspaces"]);
+    }
+    for command in ["scan", "export"] {
+        bed.run(command, &with(&[])).fails(2, &["there is no keyspace \"users\""]);
+    }
+    bed.run("keyspaces", &["--drop", "users"]).fails(2, &["there is no keyspace \"users\""]);
+    bed.run("put", &["a", "1", "--keyspace", ""]).fails(2, &["1 to 255 bytes"]);
+    assert_eq!(bed.run::<&str>("keyspaces", &[]).text(), "");
+}
+
+#[test]
+fn keyspaces_are_imported_exported_and_dropped() {
+    let bed = Bed::new();
+    let lines: String = (0..2000).map(|i| format!("key {i:04}\tvalue {i}\n")).collect();
+    bed.run_with("import", &with(&["-"]), lines.as_bytes()).text();
+    bed.run("put", &["of the default one", "1"]).text();
+    assert_eq!(bed.run("export", &with(&[])).text(), lines);
+    let run = bed.run::<&str>("export", &[]);
+    assert_eq!(run.text(), "of the default one\t1\n");
+    assert!(run.err.contains("1 keyspace is left out"), "{}", run.err);
+    bed.run("keyspaces", &["--drop", "users"]).text();
+    assert_eq!(bed.run::<&str>("keyspaces", &[]).text(), "");
+    bed.run("get", &with(&["key 0001"])).fails(2, &["there is no keyspace"]);
+    let checked = bed.run::<&str>("check", &[]).text();
+    assert!(checked.contains("sound: 3 keys"), "one, the marker and the next number: {checked}");
+    assert_eq!(bed.run::<&str>("export", &[]).err, "");
+}
+
+#[test]
+fn a_key_too_long_for_a_keyspace_is_told_with_its_line() {
+    let bed = Bed::new();
+    let lines = format!("a\t1\n{}\t2\nb\t3\n", "k".repeat(65_530));
+    let run = bed.run_with("import", &with(&["-", "--keep-going"]), lines.as_bytes());
+    run.fails(
+        3,
+        &["line 2 of standard input", "a key of 65530 bytes is over the limit of 65529 in a keyspace"],
+    );
+    assert_eq!(bed.run("scan", &with(&["--keys"])).text(), "a\nb\n");
+}
+
+#[test]
+fn there_is_nothing_to_recover_in_a_sound_database() {
+    let bed = Bed::new();
+    bed.run("put", &with(&["a", "1"])).text();
+    assert_eq!(bed.run("keyspaces", &["--recover"]).text(), "");
+    assert_eq!(bed.run::<&str>("keyspaces", &[]).text(), "users\n");
+    bed.run("keyspaces", &["--recover", "--drop", "users"]).fails(2, &["cannot be used with"]);
+}

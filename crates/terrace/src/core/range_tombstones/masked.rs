@@ -1,0 +1,257 @@
+//! An engine without what range tombstones hide.
+
+use std::fmt;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use arc_swap::Guard;
+use bytes::Bytes;
+use terrace_base::Result;
+
+use super::{List, RangeTombstone, over};
+use crate::batch::Op;
+use crate::core::Core;
+use crate::core::condition::{Check, Condition};
+use crate::core::engine::{Direction, Engine, EngineIter};
+use crate::core::lent::{Lent, to_keep};
+use crate::core::report::CheckReport;
+use crate::core::request::Group;
+use crate::core::snapshots::{Held, Snapshots};
+use crate::stats::Stats;
+
+/// The engine as readers see it. Where there are no tombstones a read costs one look at a flag.
+#[derive(Debug)]
+pub(crate) struct Masked {
+    engine: Arc<dyn Engine>,
+    core: Arc<Core>,
+}
+
+impl Masked {
+    pub fn new(engine: Arc<dyn Engine>, core: Arc<Core>) -> Masked {
+        Masked { engine, core }
+    }
+
+    /// The tombstones, if there is one over `place`. Loaded before anything is read: one that is added meanwhile is of
+    /// a later moment than the read.
+    #[inline]
+    fn list_over(&self, place: &[u8]) -> Option<Guard<Arc<List>>> {
+        let list = self.core.range_tombstones.load()?;
+        over(&list, place).next()?;
+        Some(list)
+    }
+
+    /// Whether a reader at `at`, or now, sees `tombstone`.
+    fn is_seen(&self, tombstone: &RangeTombstone, at: Option<u64>) -> bool {
+        let has_happened = match at {
+            Some(at) => tombstone.number <= at,
+            None if self.engine.writes_by_groups() => tombstone.number <= self.core.snapshots.visible(),
+            None => self.engine.has_happened(tombstone.number),
+        };
+        has_happened && !tombstone.is_withdrawn()
+    }
+
+    /// Whether version `number` of the key at `place` is hidden from a reader at `at`. It was read before.
+    fn is_hidden(&self, list: &List, place: &[u8], number: u64, at: Option<u64>) -> bool {
+        over(list, place).any(|tombstone| number < tombstone.number && self.is_seen(tombstone, at))
+    }
+
+    fn get_under(&self, list: &List, place: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
+        let mut found = None;
+        self.engine.get_with(place, at, &mut |value| found = Some((value.number, to_keep(value))))?;
+        Ok(found.filter(|(number, _)| !self.is_hidden(list, place, *number, at)).map(|(_, value)| value))
+    }
+
+    fn mask(&self, walk: Box<dyn EngineIter>, at: u64, way: Way) -> Box<dyn EngineIter> {
+        // The snapshot is held, so those that it sees are in the list.
+        let Some(list) = self.core.range_tombstones.load() else { return walk };
+        let mask = Masked { engine: self.engine.clone(), core: self.core.clone() };
+        let list = Guard::into_inner(list);
+        Box::new(MaskedIter { walk, mask, list, at, way, is_at_end: false, hidden: 0 })
+    }
+}
+
+impl Engine for Masked {
+    fn writes_by_groups(&self) -> bool {
+        self.engine.writes_by_groups()
+    }
+
+    fn has_happened(&self, number: u64) -> bool {
+        self.engine.has_happened(number)
+    }
+
+    fn write_one(&self, op: Op<'_>, condition: Condition<'_>) -> Option<Result<bool>> {
+        self.engine.write_one(op, condition)
+    }
+
+    fn hold(&self, snapshots: &Arc<Snapshots>) -> Held {
+        self.engine.hold(snapshots)
+    }
+
+    fn ordered(&self) -> Result<()> {
+        self.engine.ordered()
+    }
+
+    fn walk_all(self: Arc<Self>, at: u64) -> Result<Box<dyn EngineIter>> {
+        let way = if self.ordered().is_ok() { Way::Ordered(Direction::Forward) } else { Way::Any };
+        Ok(self.mask(self.engine.clone().walk_all(at)?, at, way))
+    }
+
+    fn apply(&self, group: Group<'_>) -> Result<()> {
+        self.engine.apply(group)
+    }
+
+    fn apply_if(&self, group: Group<'_>, holds: Check<'_>) -> Result<bool> {
+        self.engine.apply_if(group, holds)
+    }
+
+    fn get(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
+        match self.list_over(key) {
+            None => self.engine.get(key, at),
+            Some(list) => self.get_under(&list, key, at),
+        }
+    }
+
+    fn get_with(&self, key: &[u8], at: Option<u64>, show: &mut dyn FnMut(Lent<'_>)) -> Result<bool> {
+        let Some(list) = self.list_over(key) else { return self.engine.get_with(key, at, show) };
+        let mut is_shown = false;
+        self.engine.get_with(key, at, &mut |value| {
+            if !self.is_hidden(&list, key, value.number, at) {
+                is_shown = true;
+                show(value);
+            }
+        })?;
+        Ok(is_shown)
+    }
+
+    fn get_many(&self, keys: &[&[u8]], at: u64) -> Result<Vec<Option<Bytes>>> {
+        let list = self.core.range_tombstones.load();
+        match list.filter(|list| keys.iter().any(|key| over(list, key).next().is_some())) {
+            None => self.engine.get_many(keys, at),
+            Some(_) => keys.iter().map(|key| self.get(key, Some(at))).collect(),
+        }
+    }
+
+    fn contains(&self, key: &[u8]) -> Result<bool> {
+        match self.list_over(key) {
+            None => self.engine.contains(key),
+            Some(_) => self.get_with(key, None, &mut |_| ()),
+        }
+    }
+
+    fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn EngineIter>> {
+        Ok(self.mask(self.engine.clone().walk(at, direction)?, at, Way::Ordered(direction)))
+    }
+
+    fn rotate(&self) -> Result<()> {
+        self.engine.rotate()
+    }
+
+    fn wait_until_flushed(&self) -> Result<()> {
+        self.engine.wait_until_flushed()
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.engine.sync()
+    }
+
+    fn compact(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<()> {
+        self.engine.compact(from, to)
+    }
+
+    fn released(&self) {
+        self.core.range_tombstones.forget(|| self.core.snapshots.list());
+        self.engine.released();
+    }
+
+    fn fill_stats(&self, stats: &mut Stats) {
+        self.engine.fill_stats(stats);
+    }
+
+    fn partitions(&self) -> Vec<Vec<u8>> {
+        self.engine.partitions()
+    }
+
+    fn check(&self) -> Result<CheckReport> {
+        self.engine.check()
+    }
+
+    fn intact(&self) -> Result<()> {
+        self.engine.intact()
+    }
+
+    fn close(&self) -> Result<()> {
+        self.engine.close()
+    }
+}
+
+/// The order in which a walk finds keys.
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Ordered(Direction),
+    Any,
+}
+
+/// A walk without what is hidden from its snapshot.
+struct MaskedIter {
+    walk: Box<dyn EngineIter>,
+    mask: Masked,
+    list: Arc<List>,
+    at: u64,
+    way: Way,
+    /// Whether everything that follows is hidden.
+    is_at_end: bool,
+    hidden: u64,
+}
+
+impl fmt::Debug for MaskedIter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MaskedIter").field("at", &self.at).field("way", &self.way).finish_non_exhaustive()
+    }
+}
+
+impl MaskedIter {
+    /// Whether the entry at `place` is hidden. If all that follows up to some place is, the walk goes there.
+    fn pass(&mut self, place: &[u8]) -> Result<bool> {
+        let MaskedIter { walk, mask, list, at, way, is_at_end, .. } = self;
+        let mut seen = over(list, place).filter(|tombstone| mask.is_seen(tombstone, Some(*at))).peekable();
+        if seen.peek().is_none() {
+            return Ok(false);
+        }
+        let Some(untouched) = seen.find(|tombstone| tombstone.is_untouched()) else {
+            return Ok(mask.get_under(list, place, Some(*at))?.is_none());
+        };
+        if let (Some(span), Way::Ordered(direction)) = (untouched.spans.around(place), *way) {
+            match (direction, &span.end) {
+                (Direction::Forward, Some(end)) => walk.seek(Bound::Included(end))?,
+                (Direction::Backward, _) if !span.from.is_empty() => {
+                    walk.seek(Bound::Excluded(&span.from))?;
+                }
+                _ => *is_at_end = true,
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl EngineIter for MaskedIter {
+    fn seek(&mut self, bound: Bound<&[u8]>) -> Result<()> {
+        self.is_at_end = false;
+        self.walk.seek(bound)
+    }
+
+    fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+        while !self.is_at_end {
+            let Some((place, value)) = self.walk.next()? else { return Ok(None) };
+            if !self.pass(&place)? {
+                return Ok(Some((place, value)));
+            }
+            self.hidden += 1;
+        }
+        Ok(None)
+    }
+
+    fn passed(&self) -> u64 {
+        let hidden = if self.mask.engine.writes_by_groups() { self.hidden } else { 0 };
+        self.walk.passed() + hidden
+    }
+}

@@ -1,0 +1,148 @@
+//! The records of range tombstones: docs/formats/keyspaces.md has their format.
+
+use std::ops::Bound;
+
+use terrace_base::Result;
+
+use super::{Ids, put};
+use crate::batch::{NewRangeTombstone, WriteBatch};
+use crate::core::engine::Direction;
+use crate::core::lent::to_keep;
+use crate::db::Store;
+use crate::keyspaces::{Prefix, Space, Spans};
+
+/// The key of the record that says which tombstones there are; that of a tombstone has its number behind it.
+const KEY: &[u8] = b"r";
+
+/// What the value of each begins with: what it is, and its version.
+const MAGIC: &[u8; 16] = b"terrace-ranges\0\x01";
+
+/// Whether a value is that of such a record.
+pub(in crate::db) fn is_record(value: &[u8]) -> bool {
+    value.starts_with(MAGIC)
+}
+
+fn place(key: &[u8]) -> Vec<u8> {
+    Space::Numbered(Prefix::of(0)).encode(key).into_owned()
+}
+
+/// The place of the record of tombstone `id`.
+pub(super) fn place_of(id: u64) -> Vec<u8> {
+    place(&[KEY, &id.to_be_bytes()].concat())
+}
+
+/// The place of the record of which tombstones there are.
+pub(super) fn place_of_ids() -> Vec<u8> {
+    place(KEY)
+}
+
+pub(super) fn of_ids(ids: &Ids) -> Vec<u8> {
+    [MAGIC, &ids.first.to_le_bytes()[..], &ids.next.to_le_bytes()].concat()
+}
+
+fn ids_in(value: &[u8]) -> Option<Ids> {
+    let (numbers, rest) = value.strip_prefix(MAGIC)?.as_chunks::<8>();
+    let [first, next] = *numbers else { return None };
+    let (first, next) = (u64::from_le_bytes(first), u64::from_le_bytes(next));
+    (rest.is_empty() && first <= next).then_some(Ids { first, next })
+}
+
+fn of_spans(spans: &Spans) -> Vec<u8> {
+    let mut value = MAGIC.to_vec();
+    spans.encode(&mut value);
+    value
+}
+
+/// Writes the records of `tombstone` and of which there are then.
+pub(super) fn note(batch: &mut WriteBatch, tombstone: &NewRangeTombstone, ids: &Ids) {
+    batch.push(put(&tombstone.place, &of_spans(&tombstone.spans)));
+    batch.push(put(&place_of_ids(), &of_ids(ids)));
+}
+
+impl Store {
+    /// The numbers of tombstones, as they were noted last.
+    pub(super) fn tombstone_ids(&self) -> Result<Ids> {
+        let Some((_, found)) = self.numbered(&place_of_ids())? else { return Ok(Ids::default()) };
+        ids_in(&found).ok_or_else(|| self.catalog.damaged("the numbers of range tombstones", &found))
+    }
+
+    /// The tombstones that have records, in the order of their numbers: with the number under which each was written,
+    /// and what it is over.
+    pub(super) fn tombstones(&self) -> Result<Vec<(u64, u64, Spans)>> {
+        let numbers = match self.unmasked.ordered() {
+            Ok(()) => self.numbers_in_order()?,
+            // There nothing is found but by its key.
+            Err(_) => {
+                let ids = self.tombstone_ids()?;
+                (ids.first..ids.next).collect()
+            }
+        };
+        let mut tombstones = Vec::new();
+        for id in numbers {
+            let Some((number, found)) = self.numbered(&place_of(id))? else { continue };
+            let spans = found.strip_prefix(MAGIC).and_then(Spans::decode);
+            let spans = spans.ok_or_else(|| self.catalog.damaged("the ranges of a tombstone", &found))?;
+            tombstones.push((id, number, spans));
+        }
+        Ok(tombstones)
+    }
+
+    /// The numbers of the tombstones that have records.
+    fn numbers_in_order(&self) -> Result<Vec<u64>> {
+        let (prefix, mut numbers) = (place_of_ids(), Vec::new());
+        let failed_maps = self.core.table_reader.maps().failures();
+        let held = self.unmasked.hold(&self.core.snapshots);
+        let walked = self.unmasked.clone().walk(held.seq(), Direction::Forward).and_then(|mut walk| {
+            walk.seek(Bound::Excluded(&prefix))?;
+            while let Some((place, _)) = walk.next()?
+                && let Some(id) = place.strip_prefix(&prefix[..])
+            {
+                let Ok(number) = <[u8; 8]>::try_from(id) else {
+                    return Err(self.catalog.damaged("the number of a tombstone", id));
+                };
+                numbers.push(u64::from_be_bytes(number));
+            }
+            Ok(())
+        });
+        drop(held);
+        self.unmasked.released();
+        walked?;
+        self.core.table_reader.intact_since(failed_maps, &self.core.dir).map(|()| numbers)
+    }
+
+    /// A record and the number of its version.
+    fn numbered(&self, place: &[u8]) -> Result<Option<(u64, Vec<u8>)>> {
+        let mut found = None;
+        self.unmasked.get_with(place, None, &mut |value| {
+            found = Some((value.number, to_keep(value).to_vec()));
+        })?;
+        self.unmasked.intact()?;
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_bytes() {
+        let ids = Ids { first: 3, next: 0x0102 };
+        let value = of_ids(&ids);
+        assert_eq!(value[..16], *b"terrace-ranges\0\x01");
+        assert_eq!(value[16..], [3, 0, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0]);
+        let again = ids_in(&value).unwrap();
+        assert_eq!((again.first, again.next), (3, 0x0102));
+        assert_eq!(place_of(0x0102), [0xff, 0, b'r', 0, 0, 0, 0, 0, 0, 1, 2]);
+        assert_eq!(place_of_ids(), [0xff, 0, b'r']);
+        let spans = Spans::decode(&[1, 1, b'a', 0]).unwrap();
+        assert_eq!(of_spans(&spans)[16..], [1, 1, b'a', 0]);
+    }
+
+    #[test]
+    fn damaged_numbers_are_refused() {
+        let value = of_ids(&Ids { first: 3, next: 5 });
+        assert!(ids_in(&value[..31]).is_none() && ids_in(&[&value[..], &[0]].concat()).is_none());
+        assert!(ids_in(&of_ids(&Ids { first: 5, next: 3 })).is_none());
+    }
+}
