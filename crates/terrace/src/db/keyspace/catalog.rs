@@ -224,7 +224,7 @@ impl Catalog {
 }
 
 /// Whether this key of the default keyspace lies where the catalogue does.
-fn is_in_catalogue(key: &[u8]) -> bool {
+pub(super) fn is_in_catalogue(key: &[u8]) -> bool {
     key.starts_with(&MARKER_PLACE)
 }
 
@@ -324,7 +324,7 @@ impl Db {
     }
 
     /// Has the default keyspace lie beside others, if it lies alone. `changing` is locked.
-    fn make_room_for_keyspaces(&self) -> Result<()> {
+    pub(super) fn make_room_for_keyspaces(&self) -> Result<()> {
         let catalog = &self.inner.catalog;
         if catalog.default_space() == Space::Default {
             return Ok(());
@@ -431,44 +431,6 @@ impl Db {
         let next = store.number_in(NEXT)?.unwrap_or(0).max(highest.saturating_add(1));
         self.name_keyspaces(&recovered, next)?;
         Ok(recovered.into_iter().map(|(name, _)| name).collect())
-    }
-
-    /// The place of the key of an operation on the default keyspace.
-    #[inline]
-    pub(in crate::db) fn place_to_write<'a>(&'a self, op: Op<'a>) -> Result<Placed<'a>> {
-        if is_high(op.key) {
-            self.make_room_for(op)?;
-        }
-        self.inner.catalog.place(op.key)
-    }
-
-    /// Has the default keyspace make room if `op` would be taken for a record of the catalogue; returns whether it
-    /// would.
-    pub(in crate::db) fn make_room_for(&self, op: Op<'_>) -> Result<bool> {
-        let is_record = is_in_catalogue(op.key) && records::version_of(op.value).is_some();
-        if self.inner.read_only || op.kind != Kind::Put || !is_record {
-            return Ok(false);
-        }
-        // Without the lock, which somebody may have who waits for what this thread holds.
-        if self.inner.catalog.default_space() == Space::Alone {
-            let _open = self.inner.catalog.changing.lock();
-            self.make_room_for_keyspaces()?;
-        }
-        Ok(true)
-    }
-
-    /// `batch` with every key in its place, which it stays as long as the second part of the outcome is kept.
-    pub(in crate::db) fn place_batch(
-        &self,
-        batch: WriteBatch,
-    ) -> Result<(WriteBatch, Option<RwLockReadGuard<'_, ()>>)> {
-        if !batch.has_high() {
-            return Ok((batch, None));
-        }
-        batch.ops_of_default().try_for_each(|op| self.make_room_for(op).map(drop))?;
-        let stays = self.inner.catalog.stay();
-        let batch = batch.into_places(self.inner.catalog.default_space())?;
-        Ok((batch, Some(stays)))
     }
 }
 

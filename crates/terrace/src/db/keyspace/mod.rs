@@ -3,12 +3,14 @@
 //! | file | what it owns |
 //! |---|---|
 //! | `catalog.rs` | which keyspaces there are, and whether the default one makes room for them |
+//! | `placing.rs` | the places of the keys of writes |
 //! | `records.rs` | its records, and what lies in each keyspace |
 //! | `sweep.rs` | removing what dropped keyspaces have left |
 //!
 //! Where their keys lie is in `keyspaces`.
 
 pub(super) mod catalog;
+mod placing;
 mod records;
 pub(super) mod sweep;
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! closed. `TERRACE_DAMAGE=n` tries n times as many places; `TERRACE_DAMAGE_SEED` sets others.
 
 mod ahead;
+mod deleted;
 mod ends;
 pub mod image;
 mod job_log;

@@ -8,11 +8,12 @@ use terrace_disk::{FsEvent, Observer};
 use terrace_log::PmLog;
 use terrace_pmem::{Granularity, Kind};
 
+use super::deleted::with_a_deleted_range;
 use super::image::{Bed, Image, options};
-use crate::harness::{Contents, Deferred, Map};
+use crate::harness::{Contents, Map};
 
 /// Keys that any of the operations below writes, and some that none does.
-const KEYS: u32 = 130;
+pub const KEYS: u32 = 130;
 
 /// A database and what it must answer.
 #[derive(Debug, Clone)]
@@ -232,21 +233,6 @@ fn read_over_the_close((image, map): &(Image, Map)) -> (Image, Map) {
     let owing = owing(&bed, map);
     drop((reader, snapshot));
     owing
-}
-
-/// The same, closed with a deleted range of which nothing was swept, and into which some keys were put again.
-fn with_a_deleted_range((image, map): &(Image, Map)) -> (Image, Map) {
-    let bed = image.bed();
-    let (db, mut map) = (bed.open_with(Arc::new(Deferred::default())).unwrap(), map.clone());
-    let range = b"a rather long common prefix/00010".to_vec()..b"k8".to_vec();
-    db.delete_range(range.clone()).unwrap();
-    map.retain(|key, _| !range.contains(key));
-    for i in (0..KEYS).filter(|i| i % 5 == 1) {
-        db.put(&key(i), &value(i, 22)).unwrap();
-        map.insert(key(i), value(i, 22));
-    }
-    db.close().unwrap();
-    (bed.image(), map)
 }
 
 /// What lies on `bed`, whose pool was closed with a debt.

@@ -1,0 +1,84 @@
+//! Having the engine apply a group, on the thread of the writer that leads it.
+
+use std::sync::atomic::Ordering;
+
+use terrace_base::{Error, Result};
+use terrace_table::Kind;
+
+use super::Store;
+use crate::batch::WriteBatch;
+use crate::core::condition::Check;
+use crate::core::request::{Group, Request};
+
+impl Store {
+    /// Does `work` as the leader, with no group beside it.
+    pub(super) fn alone(&self, work: impl Fn(&Store) -> Result<()>) -> Result<()> {
+        let request = Request { batch: WriteBatch::new(), alone: true, sync: false };
+        self.queue.commit(request, |_| work(self).map(|()| true)).map(drop)
+    }
+
+    pub(super) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
+        Ok(())
+    }
+
+    /// Applies a group on the leader's thread, if `holds`; returns whether it did.
+    pub(super) fn apply(&self, group: &[&Request], holds: Check<'_>) -> Result<bool> {
+        self.check_open()?;
+        let counters = &self.core.counters;
+        // Judged before numbers are given out, so that a write that does not take place leaves no gap.
+        let by_groups = self.engine.writes_by_groups();
+        if by_groups && !holds()? {
+            return Ok(false);
+        }
+        let sync = group.iter().any(|r| r.sync);
+        let group = Group { requests: group, first_seq: self.last_seq.load(Ordering::Relaxed) + 1, sync };
+        if group.ops() == 0 {
+            return self.engine.sync().map(|()| true);
+        }
+        let _span =
+            tracing::trace_span!("group", batches = group.requests.len(), ops = group.ops(), sync).entered();
+        let last = group.first_seq + group.ops() - 1;
+        // Given out even if the group fails: a log may hold part of it.
+        self.last_seq.store(last, Ordering::Relaxed);
+        let ops = group.requests.iter().flat_map(|request| request.batch.ops());
+        let puts = ops.filter(|op| op.kind == Kind::Put).map(|op| op.key);
+        self.core.empty_ranges.write(last, puts.clone());
+        if by_groups {
+            self.apply_in_turn(group, puts)?;
+        } else if !self.engine.apply_if(group, holds)? {
+            return Ok(false);
+        }
+        self.engine.intact()?;
+        self.core.snapshots.advance(last);
+        counters.commit_groups.add(1);
+        counters.committed_batches.add(group.requests.len() as u64);
+        self.count(&group);
+        Ok(true)
+    }
+
+    /// Has an engine apply a group of which readers see nothing before the store says so.
+    fn apply_in_turn<'g>(&self, group: Group<'g>, puts: impl Iterator<Item = &'g [u8]>) -> Result<()> {
+        let tombstones = &self.core.range_tombstones;
+        puts.for_each(|place| tombstones.note_put(place));
+        let Some(new) = group.range_tombstone() else { return self.engine.apply(group) };
+        tombstones.add_new(new, group.first_seq);
+        self.engine.apply(group).inspect_err(|_| tombstones.take_back(new.id))
+    }
+
+    fn count(&self, group: &Group<'_>) {
+        let (mut puts, mut deletes, mut bytes) = (0, 0, 0);
+        for op in group.requests.iter().flat_map(|r| r.batch.ops()) {
+            bytes += (op.key.len() + op.value.len()) as u64;
+            match op.kind {
+                Kind::Put => puts += 1,
+                Kind::Delete => deletes += 1,
+            }
+        }
+        self.core.counters.puts.add(puts);
+        self.core.counters.deletes.add(deletes);
+        self.core.counters.user_bytes.add(bytes);
+    }
+}
