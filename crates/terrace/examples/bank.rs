@@ -94,7 +94,8 @@ fn run(dir: &std::path::Path, transfers: u32) -> Result<()> {
             Ok(audits)
         });
         let clerk = |thread: u64| -> Result<(u64, u64)> {
-            let (mut rng, mut done, mut refused) = (fastrand::Rng::with_seed(before * THREADS + thread), 0, 0);
+            let (mut rng, mut done, mut refused) =
+                (fastrand::Rng::with_seed(before * THREADS + thread), 0, 0);
             for _ in 0..transfers {
                 match bank.transfer(rng.u64(..ACCOUNTS), rng.u64(..ACCOUNTS), rng.u64(1..900))? {
                     Ok(()) => done += 1,

@@ -178,7 +178,9 @@ impl Db {
             catalog,
             sweeps,
         };
-        store.load_range_tombstones().inspect_err(|_| give_up(&store.unmasked))?;
+        if store.catalog.may_have_ranges() {
+            store.load_range_tombstones().inspect_err(|_| give_up(&store.unmasked))?;
+        }
         let db = Db { inner: Arc::new(Inner { store: Arc::new(store), outcome, lock }) };
         keyspace::sweep::resume(&db.inner.store);
         Ok(db)

@@ -63,20 +63,15 @@ impl Spans {
     }
 
     /// Adds all places of `others`.
-    pub fn add(&mut self, others: &Spans) {
-        for other in &others.0 {
-            let mut span = other.clone();
-            // Those that overlap it or touch it become one with it.
-            let ends_before = |one: &Span| one.end.as_ref().is_some_and(|end| *end < other.from);
-            let first = self.0.partition_point(ends_before);
-            let begins_behind = |one: &Span| other.end.as_ref().is_some_and(|end| *end < one.from);
-            let len = self.0[first..].iter().position(begins_behind).unwrap_or(self.0.len() - first);
-            for one in self.0.drain(first..first + len) {
-                span.from = span.from.min(one.from);
-                span.end = span.end.zip(one.end).map(|(a, b)| a.max(b));
-            }
-            self.0.insert(first, span);
+    pub fn add(&mut self, others: Spans) {
+        if !others.is_empty() {
+            let own = std::mem::take(&mut self.0);
+            *self = Spans::union(own.into_iter().chain(others.0).collect());
         }
+    }
+
+    pub fn into_iter(self) -> std::vec::IntoIter<Span> {
+        self.0.into_iter()
     }
 
     /// These without `places`, which are in order.
@@ -191,7 +186,7 @@ mod tests {
             prop_assert_eq!(spans.around(&place).is_some(), is_in_some);
             let mut added = Spans::default();
             for range in ranges.iter().cloned().filter_map(Span::of) {
-                added.add(&Spans::union(vec![range]));
+                added.add(Spans::union(vec![range]));
             }
             prop_assert_eq!(&added, &spans);
             let rest = spans.without(without.iter().map(Vec::as_slice));

@@ -119,8 +119,13 @@ impl RangeTombstones {
         self.add(RangeTombstone { is_untouched: AtomicBool::new(true), ..found });
     }
 
-    pub fn add(&self, tombstone: RangeTombstone) {
+    fn add(&self, tombstone: RangeTombstone) {
         self.change(|list| list.push(Arc::new(tombstone)));
+    }
+
+    /// Has the list be `found`, before anybody reads through it.
+    pub fn set(&self, found: Vec<RangeTombstone>) {
+        self.change(|list| *list = found.into_iter().map(Arc::new).collect());
     }
 
     /// Takes back one whose batch has not happened, before anything makes readers believe that it has.

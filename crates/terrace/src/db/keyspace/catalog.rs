@@ -25,7 +25,7 @@ use super::records::{self, CATALOGUE, NEXT, VERSION, VERSION_WITH_RANGES, named}
 use crate::batch::{Op, WriteBatch};
 use crate::core::Core;
 use crate::core::engine::Engine;
-use crate::db::{Db, Store};
+use crate::db::{Db, Store, range_delete};
 use crate::keyspaces::{ESCAPE, OpenKeyspace, Prefix, Space, Writing, is_high};
 use crate::options::WriteOptions;
 
@@ -70,7 +70,7 @@ pub(in crate::db) struct Catalog {
     default: AtomicU8,
     /// The version that the marker has, or gets next.
     version: AtomicU8,
-    /// Whether there is the file of a database that may have range tombstones.
+    /// Whether both the marker and the file say that there may be range tombstones.
     has_ranges: AtomicBool,
     moving: RwLock<()>,
     changing: Mutex<Open>,
@@ -99,14 +99,9 @@ impl Catalog {
     /// `InvalidFormat` if it is of a later version.
     pub fn open(engine: &dyn Engine, core: &Core) -> Result<Catalog> {
         let dir = &core.dir;
-        // Whatever has become of the marker since.
-        let has_ranges = core.fs().exists(&dir.join(RANGES_FILE))?;
         // Each says so alone, should damage have taken the other.
         let places = [MARKER_PLACE.to_vec(), CATALOGUE.encode(NEXT).into_owned()];
-        let (mut default, mut unreadable, mut newest) = match has_ranges {
-            true => (BESIDE, None, VERSION_WITH_RANGES),
-            false => (ALONE, None, VERSION),
-        };
+        let (mut found, mut unreadable) = (None, None);
         for place in places {
             let version = match engine.get(&place, None) {
                 Ok(found) => found.as_deref().and_then(records::version_of),
@@ -118,9 +113,7 @@ impl Catalog {
                 Err(e) => return Err(e),
             };
             match version {
-                Some(version @ VERSION..=VERSION_WITH_RANGES) => {
-                    (default, newest) = (BESIDE, newest.max(version));
-                }
+                Some(version @ VERSION..=VERSION_WITH_RANGES) => found = found.max(Some(version)),
                 Some(version) => {
                     let found = format!("version {version} of the catalogue of keyspaces");
                     return Err(Error::other_version(dir, found, VERSION_WITH_RANGES.to_string()));
@@ -128,9 +121,16 @@ impl Catalog {
                 None => {}
             }
         }
-        let unreadable = unreadable.filter(|_| default == ALONE);
-        let (default, version) = (AtomicU8::new(default), AtomicU8::new(newest));
-        let has_ranges = AtomicBool::new(has_ranges);
+        let has_file = core.fs().exists(&dir.join(RANGES_FILE))?;
+        // Without the marker the file counts if there may be a catalogue.
+        let is_beside =
+            found.is_some() || has_file && (unreadable.is_some() || range_delete::may_be_noted(engine)?);
+        let unreadable = unreadable.filter(|_| !is_beside);
+        let default = AtomicU8::new(if is_beside { BESIDE } else { ALONE });
+        let is_marked = found == Some(VERSION_WITH_RANGES);
+        let may_have_ranges = is_marked || has_file && is_beside;
+        let version = AtomicU8::new(if may_have_ranges { VERSION_WITH_RANGES } else { VERSION });
+        let has_ranges = AtomicBool::new(is_marked && has_file);
         let (moving, changing) = (RwLock::new(()), Mutex::default());
         let owner = OPENINGS.fetch_add(1, Ordering::Relaxed);
         Ok(Catalog {
@@ -186,7 +186,12 @@ impl Catalog {
         (take(), self.default_space())
     }
 
-    /// There are records of range tombstones: the marker that is written next says so.
+    /// Whether there may be range tombstones, as far as is known.
+    pub fn may_have_ranges(&self) -> bool {
+        self.version.load(Ordering::Acquire) == VERSION_WITH_RANGES
+    }
+
+    /// There may be range tombstones: the marker that is written next says so.
     pub fn note_ranges(&self) {
         self.version.store(VERSION_WITH_RANGES, Ordering::Release);
     }
@@ -306,8 +311,9 @@ impl Db {
             return Ok(());
         }
         self.make_room_for_keyspaces()?;
+        catalog.note_ranges();
         let mut batch = WriteBatch::new();
-        batch.push(Op { kind: Kind::Put, key: &MARKER_PLACE, value: &records::marker(VERSION_WITH_RANGES) });
+        catalog.set_marker(&mut batch);
         // Before the file, which says that the marker is there.
         self.write_placed(batch, WriteOptions::SYNC)?;
         let (core, path) = (&self.inner.core, self.inner.core.dir.join(RANGES_FILE));
@@ -318,7 +324,6 @@ impl Db {
             file.sync()?;
         }
         core.fs().sync_dir(&core.dir)?;
-        catalog.note_ranges();
         catalog.has_ranges.store(true, Ordering::Release);
         Ok(())
     }
@@ -342,7 +347,7 @@ impl Db {
         let (mut bytes, mut high) = (0, Vec::new());
         self.inner.visit(Prefix::escape(), |rest, value| {
             let key = [&[ESCAPE], rest].concat();
-            if is_in_catalogue(&key) && records::version_of(value).is_some() {
+            if is_in_catalogue(&key) && records::is_record(value) {
                 return Err(self.inner.catalog.damaged("a marker beside a record", &key));
             }
             bytes += key.len() + value.len() + ENTRY_BYTES;
@@ -410,7 +415,10 @@ impl Db {
         let _alone = store.catalog.moving.write();
         store.catalog.default.store(BESIDE, Ordering::Release);
         let recovered = store.load_range_tombstones().and_then(|()| self.name_all());
-        recovered.inspect_err(|_| store.catalog.default.store(ALONE, Ordering::Release))
+        recovered.inspect_err(|_| {
+            store.catalog.default.store(ALONE, Ordering::Release);
+            store.core.range_tombstones.set(Vec::new());
+        })
     }
 
     fn name_all(&self) -> Result<Vec<String>> {

@@ -164,7 +164,10 @@ impl Db {
     /// Gives every keyspace that has keys and has lost its name a new one, and returns these names. There is one only
     /// after damage: [`check`](Self::check) tells of it.
     pub fn recover_keyspaces(&self) -> Result<Vec<String>> {
-        self.name_unknown()
+        let recovered = self.name_unknown()?;
+        // Deletions of ranges may have been found again.
+        sweep::start(&self.inner.store);
+        Ok(recovered)
     }
 }
 

@@ -23,7 +23,7 @@ impl Db {
     /// Has the default keyspace make room if `op` would be taken for a record of the catalogue; returns whether it
     /// would.
     pub(in crate::db) fn make_room_for(&self, op: Op<'_>) -> Result<bool> {
-        let is_record = is_in_catalogue(op.key) && records::version_of(op.value).is_some();
+        let is_record = is_in_catalogue(op.key) && records::is_record(op.value);
         if self.inner.read_only || op.kind != Kind::Put || !is_record {
             return Ok(false);
         }

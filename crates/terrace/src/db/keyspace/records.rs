@@ -32,6 +32,11 @@ pub(super) fn version_of(value: &[u8]) -> Option<u8> {
     value.strip_prefix(MAGIC)?.first().copied()
 }
 
+/// Whether a value is that of a record of the catalogue, or looks like one.
+pub(super) fn is_record(value: &[u8]) -> bool {
+    version_of(value).is_some() || range_delete::is_record(value)
+}
+
 /// The marker.
 pub(super) fn marker(version: u8) -> Vec<u8> {
     MAGIC.iter().copied().chain([version]).collect()
@@ -165,7 +170,7 @@ impl Store {
     pub(super) fn has_lost_marker(&self) -> Result<bool> {
         let mut found = false;
         self.visit(Prefix::of(0), |_, value| {
-            found = found || version_of(value).is_some() || range_delete::is_record(value);
+            found = found || is_record(value);
             Ok(!found)
         })?;
         Ok(found)

@@ -97,7 +97,7 @@ fn run(sweeps: &Sweeps, store: Weak<Store>) {
 
 impl Store {
     fn has_to_sweep(&self) -> Result<bool> {
-        Ok(!self.core.range_tombstones.active().is_empty() || !self.dropped()?.is_empty())
+        Ok(!self.written_tombstones().is_empty() || !self.dropped()?.is_empty())
     }
 
     /// Takes all steps on this thread.

@@ -16,11 +16,12 @@ mod records;
 mod sweep;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
-pub(in crate::db) use records::is_record;
+pub(in crate::db) use records::{is_record, may_be_noted};
 pub(in crate::db) use sweep::RangeSweep;
-use terrace_base::{Error, Result};
+use terrace_base::{Error, ErrorKind, Result};
 use terrace_table::Kind;
 
 use crate::batch::{NewRangeTombstone, Op, RangeDelete, WriteBatch};
@@ -96,6 +97,8 @@ impl Db {
         if batch.range_deletes().iter().all(|range| spans_of(range, Space::Default).is_empty()) {
             return self.write_with(batch.without_ranges(), options);
         }
+        // Before anything changes for what is refused.
+        drop(store.catalog.write_to(batch.keyspaces())?);
         self.make_catalogue_for_ranges()?;
         store.make_room_for_tombstone()?;
         self.write_with_tombstone(batch, options)?;
@@ -156,10 +159,19 @@ impl WriteBatch {
 }
 
 impl Store {
-    /// Sweeps on this thread until there is room for one more tombstone.
+    /// Sweeps on this thread until there are few enough tombstones, or until that does not help.
     fn make_room_for_tombstone(&self) -> Result<()> {
         while self.core.range_tombstones.active().len() >= MOST_ACTIVE {
-            self.sweep_ranges_once()?;
+            match self.sweep_ranges_once() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(e) if e.kind() == ErrorKind::Closed => return Err(e),
+                Err(error) => {
+                    // Reads are slower, and no more.
+                    tracing::warn!(%error, "range tombstones that cannot be swept add up");
+                    break;
+                }
+            }
         }
         Ok(())
     }
@@ -170,28 +182,26 @@ impl Store {
     ///
     /// `Corruption` if one cannot be read: what it hides would come back.
     pub(in crate::db) fn load_range_tombstones(&self) -> Result<()> {
-        if self.catalog.default_space() == Space::Alone {
-            return Ok(());
-        }
-        let found = self.tombstones()?;
-        let mut ids = self.tombstone_ids()?;
-        if let Some((last, _, _)) = found.last() {
-            // Damage may have taken the record of the numbers.
-            ids.next = ids.next.max(last + 1);
+        let (ids, found) = self.tombstones()?;
+        if !found.is_empty() {
             self.catalog.note_ranges();
         }
-        let mut own = self.range_deletes.ids.lock();
-        for (id, number, spans) in found {
-            self.core.range_tombstones.add(RangeTombstone::found(id, number, spans));
-        }
-        *own = ids;
+        self.core.range_tombstones.set(found);
+        *self.range_deletes.ids.lock() = ids;
         Ok(())
+    }
+
+    /// The tombstones whose batches have happened and of which something may be left.
+    pub(in crate::db) fn written_tombstones(&self) -> Vec<Arc<RangeTombstone>> {
+        let next = self.range_deletes.ids.lock().next;
+        let mut written = self.core.range_tombstones.active();
+        written.retain(|tombstone| tombstone.id < next);
+        written
     }
 
     /// Checks that the records of tombstones can be read.
     pub(in crate::db) fn check_range_tombstones(&self, report: &mut CheckReport) -> Result<()> {
-        if self.catalog.default_space() == Space::Default {
-            report.note(self.tombstone_ids())?;
+        if self.catalog.default_space() == Space::Default && self.catalog.may_have_ranges() {
             report.note(self.tombstones())?;
         }
         Ok(())
@@ -206,14 +216,13 @@ fn resolved(batch: &WriteBatch, default: Space) -> (WriteBatch, Spans) {
     // From behind, so that those are known that delete an operation after it.
     let (mut spans, mut kept) = (Spans::default(), Vec::new());
     for (number, op) in ops.iter().enumerate().rev() {
-        while let Some(range) = ranges.next_if(|range| range.after as usize > number) {
-            spans.add(&spans_of(range, default));
-        }
+        let behind = std::iter::from_fn(|| ranges.next_if(|range| range.after as usize > number));
+        spans.add(union_of(behind, default));
         if spans.around(op.key).is_none() {
             kept.push(*op);
         }
     }
-    ranges.for_each(|range| spans.add(&spans_of(range, default)));
+    spans.add(union_of(ranges, default));
     let mut rest = WriteBatch::new();
     kept.iter().rev().for_each(|op| rest.push(*op));
     let own: BTreeSet<&[u8]> = kept.iter().map(|op| op.key).collect();
@@ -226,6 +235,11 @@ fn spans_of(range: &RangeDelete, default: Space) -> Spans {
     let [from, to] = [&range.from, &range.to].map(|bound| bound.as_ref().map(Vec::as_slice));
     let (first, second) = space.places(from, to);
     Spans::union(Some(first).into_iter().chain(second).filter_map(Span::of).collect())
+}
+
+/// The places of the keys that `ranges` delete.
+fn union_of<'r>(ranges: impl Iterator<Item = &'r RangeDelete>, default: Space) -> Spans {
+    Spans::union(ranges.flat_map(|range| spans_of(range, default).into_iter()).collect())
 }
 
 /// The operation that notes a record.

@@ -2,12 +2,13 @@
 
 use std::ops::Bound;
 
-use terrace_base::Result;
+use terrace_base::{Error, ErrorKind, Result};
 
 use super::{Ids, put};
 use crate::batch::{NewRangeTombstone, WriteBatch};
-use crate::core::engine::Direction;
+use crate::core::engine::{Direction, Engine};
 use crate::core::lent::to_keep;
+use crate::core::range_tombstones::RangeTombstone;
 use crate::db::Store;
 use crate::keyspaces::{Prefix, Space, Spans};
 
@@ -53,6 +54,15 @@ fn of_spans(spans: &Spans) -> Vec<u8> {
     value
 }
 
+/// Whether there is a record of which tombstones there are, or damage where it would be.
+pub(in crate::db) fn may_be_noted(engine: &dyn Engine) -> Result<bool> {
+    match engine.get(&place_of_ids(), None) {
+        Ok(found) => Ok(found.is_some_and(|value| is_record(&value))),
+        Err(e) if e.kind() == ErrorKind::Corruption => Ok(true),
+        Err(e) => Err(e),
+    }
+}
+
 /// Writes the records of `tombstone` and of which there are then.
 pub(super) fn note(batch: &mut WriteBatch, tombstone: &NewRangeTombstone, ids: &Ids) {
     batch.push(put(&tombstone.place, &of_spans(&tombstone.spans)));
@@ -60,31 +70,72 @@ pub(super) fn note(batch: &mut WriteBatch, tombstone: &NewRangeTombstone, ids: &
 }
 
 impl Store {
-    /// The numbers of tombstones, as they were noted last.
-    pub(super) fn tombstone_ids(&self) -> Result<Ids> {
-        let Some((_, found)) = self.numbered(&place_of_ids())? else { return Ok(Ids::default()) };
-        ids_in(&found).ok_or_else(|| self.catalog.damaged("the numbers of range tombstones", &found))
+    /// The numbers of tombstones as they were noted last, if they were.
+    fn noted_ids(&self) -> Result<Option<Ids>> {
+        let Some((_, found)) = self.numbered(&place_of_ids())? else { return Ok(None) };
+        let ids = ids_in(&found);
+        ids.map(Some).ok_or_else(|| self.catalog.damaged("the numbers of range tombstones", &found))
     }
 
-    /// The tombstones that have records, in the order of their numbers: with the number under which each was written,
-    /// and what it is over.
-    pub(super) fn tombstones(&self) -> Result<Vec<(u64, u64, Spans)>> {
-        let numbers = match self.unmasked.ordered() {
-            Ok(()) => self.numbers_in_order()?,
-            // There nothing is found but by its key.
-            Err(_) => {
-                let ids = self.tombstone_ids()?;
-                (ids.first..ids.next).collect()
-            }
+    /// The numbers of the tombstones that may have records, and all numbers, as far as damage leaves one of two ways to
+    /// find them.
+    fn tombstone_ids(&self) -> Result<(Ids, Vec<u64>)> {
+        let by_key = |ids: Ids| (ids.first..ids.next).collect();
+        let (noted, is_ordered) = (self.noted_ids(), self.unmasked.ordered().is_ok());
+        let found = match &noted {
+            // There nothing else finds them as fast.
+            Ok(Some(ids)) if !is_ordered => Ok(by_key(*ids)),
+            _ if !is_ordered => self.numbers_anywhere(),
+            _ => self.numbers_in_order(),
         };
+        let is_damage = |e: &Error| e.kind() == ErrorKind::Corruption;
+        let (mut ids, found) = match (noted, found) {
+            (Ok(ids), Ok(found)) => (ids.unwrap_or_default(), found),
+            (Ok(Some(ids)), Err(e)) if is_damage(&e) => (ids, by_key(ids)),
+            (Err(e), Ok(found)) if is_damage(&e) => (Ids::default(), found),
+            (Err(e), _) | (_, Err(e)) => return Err(e),
+        };
+        ids.next = ids.next.max(found.last().map_or(0, |last| last + 1));
+        Ok((ids, found))
+    }
+
+    /// The numbers of tombstones, and those that have records, in the order of their numbers.
+    pub(super) fn tombstones(&self) -> Result<(Ids, Vec<RangeTombstone>)> {
+        let (ids, numbers) = self.tombstone_ids()?;
         let mut tombstones = Vec::new();
         for id in numbers {
             let Some((number, found)) = self.numbered(&place_of(id))? else { continue };
             let spans = found.strip_prefix(MAGIC).and_then(Spans::decode);
             let spans = spans.ok_or_else(|| self.catalog.damaged("the ranges of a tombstone", &found))?;
-            tombstones.push((id, number, spans));
+            tombstones.push(RangeTombstone::found(id, number, spans));
         }
-        Ok(tombstones)
+        Ok((ids, tombstones))
+    }
+
+    /// The number in the place of a tombstone's record; `None` if it is another place.
+    fn number_at(&self, place: &[u8]) -> Result<Option<u64>> {
+        let Some(id) = place.strip_prefix(&place_of_ids()[..]).filter(|id| !id.is_empty()) else {
+            return Ok(None);
+        };
+        let id =
+            <[u8; 8]>::try_from(id).map_err(|_| self.catalog.damaged("the number of a tombstone", id))?;
+        Ok(Some(u64::from_be_bytes(id)))
+    }
+
+    /// The same where keys have no order, from all keys there are.
+    fn numbers_anywhere(&self) -> Result<Vec<u64>> {
+        let mut numbers = Vec::new();
+        let held = self.unmasked.hold(&self.core.snapshots);
+        let walked = self.unmasked.clone().walk_all(held.seq()).and_then(|mut walk| {
+            while let Some((place, _)) = walk.next()? {
+                numbers.extend(self.number_at(&place)?);
+            }
+            Ok(())
+        });
+        drop(held);
+        self.unmasked.released();
+        numbers.sort_unstable();
+        walked.map(|()| numbers)
     }
 
     /// The numbers of the tombstones that have records.
@@ -95,12 +146,9 @@ impl Store {
         let walked = self.unmasked.clone().walk(held.seq(), Direction::Forward).and_then(|mut walk| {
             walk.seek(Bound::Excluded(&prefix))?;
             while let Some((place, _)) = walk.next()?
-                && let Some(id) = place.strip_prefix(&prefix[..])
+                && let Some(number) = self.number_at(&place)?
             {
-                let Ok(number) = <[u8; 8]>::try_from(id) else {
-                    return Err(self.catalog.damaged("the number of a tombstone", id));
-                };
-                numbers.push(u64::from_be_bytes(number));
+                numbers.push(number);
             }
             Ok(())
         });

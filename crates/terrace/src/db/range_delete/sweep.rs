@@ -53,9 +53,8 @@ impl Store {
     ///
     /// What has kept one of them from being swept, once there is no other left.
     pub(in crate::db) fn sweep_range(&self, sweep: &mut RangeSweep) -> Result<bool> {
-        let next = self.range_deletes.ids.lock().next;
-        let mut written = self.core.range_tombstones.active();
-        written.retain(|tombstone| tombstone.id < next && !sweep.failed.contains(&tombstone.id));
+        let mut written = self.written_tombstones();
+        written.retain(|tombstone| !sweep.failed.contains(&tombstone.id));
         let Some(oldest) = written.first() else {
             sweep.failed.clear();
             return sweep.error.take().map_or(Ok(false), Err);
@@ -140,8 +139,22 @@ impl Store {
     fn hidden_anywhere(&self, tombstones: &[Arc<RangeTombstone>], at: u64) -> Result<Found> {
         let mut found = Found::default();
         let mut walk = self.unmasked.clone().walk_all(at)?;
-        while let Some((place, _)) = walk.next()? {
-            if self.is_hidden_by(tombstones, &place)? {
+        loop {
+            let next = walk.next().and_then(|entry| {
+                let Some((place, _)) = entry else { return Ok(None) };
+                Ok(Some((self.is_hidden_by(tombstones, &place)?, place)))
+            });
+            let (is_hidden, place) = match next {
+                Ok(Some(next)) => next,
+                Ok(None) => break,
+                // What is before it goes first.
+                Err(_) if !found.places.is_empty() => {
+                    found.last = found.places.last().cloned();
+                    break;
+                }
+                Err(e) => return Err(e),
+            };
+            if is_hidden {
                 found.places.push(place.to_vec());
             }
             if found.places.len() == KEYS_WITHOUT_ORDER {

@@ -86,7 +86,13 @@ impl<E: PmEngine> PmStore<E> {
     pub(super) fn write_under(&self, number: u64, op: &Op<'_>) -> Result<()> {
         let before = if E::Home::NUMBERS_EACH { number.saturating_sub(1) } else { number };
         self.number_from(before);
-        self.write_single(op, Condition::None).map(drop)
+        self.write_single(op, Condition::None)?;
+        if self.number() > number.max(1) {
+            // It was written when it was tried again: once more, where there is room now.
+            self.number_from(before);
+            self.write_single(op, Condition::None)?;
+        }
+        Ok(())
     }
 
     /// The same; `None` if what was put elsewhere for it is outdated.
