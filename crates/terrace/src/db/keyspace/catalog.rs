@@ -20,22 +20,14 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_table::Kind;
 
-use super::KeyspaceOptions;
 use super::records::{self, CATALOGUE, NEXT, VERSION, VERSION_WITH_RANGES, named};
+use super::{KeyspaceOptions, ranges_file};
 use crate::batch::{Op, WriteBatch};
 use crate::core::Core;
 use crate::core::engine::Engine;
 use crate::db::{Db, Store, range_delete};
 use crate::keyspaces::{ESCAPE, OpenKeyspace, Prefix, Space, Writing, is_high};
 use crate::options::WriteOptions;
-
-/// The file of a database that may have range tombstones. It is there from before the first one on, so that they are
-/// not forgotten where damage has taken the marker.
-const RANGES_FILE: &str = "RANGES";
-
-/// What it tells people. Nobody else reads it.
-const RANGES_TEXT: &[u8] =
-    b"Ranges of keys were deleted in this database. Without this file they may come back.\n";
 
 /// The place of the marker: of no key in keyspace 0.
 const MARKER_PLACE: [u8; 2] = [ESCAPE, 0];
@@ -121,7 +113,7 @@ impl Catalog {
                 None => {}
             }
         }
-        let has_file = core.fs().exists(&dir.join(RANGES_FILE))?;
+        let has_file = ranges_file::is_there(core)?;
         // Without the marker the file counts if there may be a catalogue.
         let is_beside =
             found.is_some() || has_file && (unreadable.is_some() || range_delete::may_be_noted(engine)?);
@@ -316,14 +308,7 @@ impl Db {
         catalog.set_marker(&mut batch);
         // Before the file, which says that the marker is there.
         self.write_placed(batch, WriteOptions::SYNC)?;
-        let (core, path) = (&self.inner.core, self.inner.core.dir.join(RANGES_FILE));
-        // An attempt that failed may have made it.
-        if !core.fs().exists(&path)? {
-            let mut file = core.fs().create(&path)?;
-            file.append(RANGES_TEXT)?;
-            file.sync()?;
-        }
-        core.fs().sync_dir(&core.dir)?;
+        ranges_file::make(&self.inner.core)?;
         catalog.has_ranges.store(true, Ordering::Release);
         Ok(())
     }

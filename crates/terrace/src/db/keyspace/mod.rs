@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `catalog.rs` | which keyspaces there are, and whether the default one makes room for them |
 //! | `placing.rs` | the places of the keys of writes |
+//! | `ranges_file.rs` | the file of a database that may have range tombstones |
 //! | `records.rs` | its records, and what lies in each keyspace |
 //! | `sweep.rs` | removing what dropped keyspaces have left |
 //!
@@ -11,6 +12,7 @@
 
 pub(super) mod catalog;
 mod placing;
+mod ranges_file;
 mod records;
 pub(super) mod sweep;
 #[cfg(test)]
