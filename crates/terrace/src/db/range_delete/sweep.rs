@@ -4,7 +4,8 @@
 //! 2. A key is removed only if its newest version is hidden, which is asked while nothing else is written.
 //! 3. A tombstone goes when nothing is left of what it hides. It stays in the list for snapshots that have seen it and
 //!    do not see the removals.
-//! 4. One that cannot be swept keeps nobody else from being swept.
+//! 4. One that cannot be swept keeps no other from being swept, except where keys have no order: there all are swept in
+//!    one walk, and stay until that comes to its end.
 
 use std::ops::Bound;
 use std::sync::Arc;
