@@ -133,6 +133,18 @@ impl Store {
         shown(&self.core, &*self.engine, place, None, f)
     }
 
+    /// What `look` finds in the database at one moment, now, by sound data.
+    pub(super) fn looked_through<T>(&self, look: impl FnOnce(u64) -> Result<T>) -> Result<T> {
+        let failed_maps = self.core.table_reader.maps().failures();
+        let held = self.engine.hold(&self.core.snapshots);
+        let found = look(held.seq());
+        drop(held);
+        self.engine.released();
+        self.engine.intact()?;
+        self.core.table_reader.intact_since(failed_maps, &self.core.dir)?;
+        found
+    }
+
     /// Whether there is one.
     pub(super) fn contains(&self, place: &[u8]) -> Result<bool> {
         let _timing = self.core.begin_get();

@@ -203,14 +203,7 @@ impl Store {
 
     /// Has `look` walk over the keys as of now, from `place` on if the engine has an order of keys.
     fn walk_from(&self, place: &[u8], look: impl FnOnce(&mut dyn EngineIter) -> Result<()>) -> Result<()> {
-        let failed_maps = self.core.table_reader.maps().failures();
-        let held = self.engine.hold(&self.core.snapshots);
-        let outcome = self.walk_at(held.seq(), place, look);
-        drop(held);
-        self.engine.released();
-        self.engine.intact()?;
-        self.core.table_reader.intact_since(failed_maps, &self.core.dir)?;
-        outcome
+        self.looked_through(|at| self.walk_at(at, place, look))
     }
 
     fn walk_at(

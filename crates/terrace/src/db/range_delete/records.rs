@@ -124,38 +124,29 @@ impl Store {
 
     /// The same where keys have no order, from all keys there are.
     fn numbers_anywhere(&self) -> Result<Vec<u64>> {
-        let mut numbers = Vec::new();
-        let held = self.unmasked.hold(&self.core.snapshots);
-        let walked = self.unmasked.clone().walk_all(held.seq()).and_then(|mut walk| {
+        let mut numbers = self.looked_through(|at| {
+            let (mut walk, mut numbers) = (self.unmasked.clone().walk_all(at)?, Vec::new());
             while let Some((place, _)) = walk.next()? {
                 numbers.extend(self.number_at(&place)?);
             }
-            Ok(())
-        });
-        drop(held);
-        self.unmasked.released();
+            Ok(numbers)
+        })?;
         numbers.sort_unstable();
-        walked.map(|()| numbers)
+        Ok(numbers)
     }
 
     /// The numbers of the tombstones that have records.
     fn numbers_in_order(&self) -> Result<Vec<u64>> {
-        let (prefix, mut numbers) = (place_of_ids(), Vec::new());
-        let failed_maps = self.core.table_reader.maps().failures();
-        let held = self.unmasked.hold(&self.core.snapshots);
-        let walked = self.unmasked.clone().walk(held.seq(), Direction::Forward).and_then(|mut walk| {
-            walk.seek(Bound::Excluded(&prefix))?;
+        self.looked_through(|at| {
+            let (mut walk, mut numbers) = (self.unmasked.clone().walk(at, Direction::Forward)?, Vec::new());
+            walk.seek(Bound::Excluded(&place_of_ids()))?;
             while let Some((place, _)) = walk.next()?
                 && let Some(number) = self.number_at(&place)?
             {
                 numbers.push(number);
             }
-            Ok(())
-        });
-        drop(held);
-        self.unmasked.released();
-        walked?;
-        self.core.table_reader.intact_since(failed_maps, &self.core.dir).map(|()| numbers)
+            Ok(numbers)
+        })
     }
 
     /// A record and the number of its version.

@@ -102,18 +102,6 @@ impl Store {
         }
     }
 
-    /// What `look` finds in the database as it is now, by sound data.
-    fn looked_through(&self, look: impl FnOnce(u64) -> Result<Found>) -> Result<Found> {
-        let failed_maps = self.core.table_reader.maps().failures();
-        let held = self.unmasked.hold(&self.core.snapshots);
-        let found = look(held.seq());
-        drop(held);
-        self.engine.released();
-        self.unmasked.intact()?;
-        self.core.table_reader.intact_since(failed_maps, &self.core.dir)?;
-        found
-    }
-
     /// The first keys from `from` on whose newest versions the one tombstone of `one` hides.
     fn hidden_in_order(&self, one: &[Arc<RangeTombstone>], from: Option<&[u8]>, at: u64) -> Result<Found> {
         let (mut found, mut seen, from) = (Found::default(), 0, from.unwrap_or_default());

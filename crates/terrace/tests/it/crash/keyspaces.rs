@@ -1,18 +1,14 @@
 //! Keyspaces that are made and dropped, and keys of the default one that make room for them, crashed anywhere.
 
-use terrace::{Db, EngineKind, Options, WriteBatch};
+use terrace::{EngineKind, WriteBatch};
 use terrace_base::rng::Rng;
 use terrace_pmem::Granularity;
-use terrace_sim::{Change, KvModel, Recorder, Scenario, World, kv_scenario};
+use terrace_sim::{KvModel, Recorder};
 
-use super::env::{DIR, Process};
-use super::judge::{may_end_early, options};
 use super::room::everywhere;
-use super::scenarios::{Exploration, Nested};
-use crate::harness::{all_keyspaces, assert_clean, key_in, there_is};
-
-/// Images of each engine on each medium; a long run gets more by the environment.
-const IMAGES: u64 = 60;
+use super::scenarios::Nested;
+use super::spaces::{Session, Story};
+use crate::harness::{key_in, there_is};
 
 const NAMES: [&str; 2] = ["a", "b"];
 
@@ -52,125 +48,60 @@ fn drawn(seed: u64) -> Vec<Op> {
     ops
 }
 
-struct Session<'a> {
-    world: &'a World,
-    options: Options,
-    process: Process,
-    db: Option<Db>,
-    stamp: u32,
-}
-
-impl<'a> Session<'a> {
-    fn open(world: &'a World, options: &Options) -> Result<Self, String> {
-        let process = Process::new(world);
-        let db =
-            Db::open_in(process.env.clone(), DIR, options.clone()).map_err(|e| format!("opening: {e}"))?;
-        Ok(Session { world, options: options.clone(), process, db: Some(db), stamp: 0 })
-    }
-
-    fn db(&self) -> &Db {
-        self.db.as_ref().expect("a session has its database open")
-    }
-
-    /// Has `write` do what `changes` say, and the model know.
-    fn write(
-        &self,
-        recorder: &mut Recorder<KvModel>,
-        changes: Vec<(Vec<u8>, Option<Vec<u8>>)>,
-        write: impl FnOnce(&Db) -> terrace::Result<()>,
-    ) -> Result<(), String> {
-        recorder.update(|model| model.begin(Change(changes)));
-        write(self.db()).map_err(|e| format!("writing: {e}"))?;
-        recorder.update(KvModel::acknowledge);
-        Ok(())
-    }
-
-    /// Opens a keyspace, which may make it.
-    fn make(&self, recorder: &mut Recorder<KvModel>, name: &str) -> Result<terrace::Keyspace, String> {
-        let mut made = None;
-        self.write(recorder, vec![(there_is(name), Some(Vec::new()))], |db| {
-            made = Some(db.keyspace(name)?);
+fn carry_out(session: &mut Session<'_>, op: &Op, recorder: &mut Recorder<KvModel>) -> Result<(), String> {
+    let value = session.stamp.to_le_bytes().repeat(15);
+    match op {
+        Op::Make(name) => session.make(recorder, NAMES[*name]).map(drop),
+        Op::Drop(name) => drop_one(session, recorder, NAMES[*name]),
+        Op::PutHigh(key) => {
+            let key = [0xff, *key];
+            let change = (key_in(None, &key), Some(value.clone()));
+            session.write(recorder, vec![change], |db| db.put(key, &value))
+        }
+        Op::Put(name, key) => {
+            let space = session.make(recorder, NAMES[*name])?;
+            let change = (key_in(Some(space.name()), &[*key]), Some(value.clone()));
+            session.write(recorder, vec![change], |_| space.put([*key], &value))
+        }
+        Op::PutBoth(name, key) => {
+            let space = session.make(recorder, NAMES[*name])?;
+            let both = [(Some(space.name()), vec![*key]), (None, vec![0xff, *key])];
+            let changes = both.map(|(name, key)| (key_in(name, &key), Some(value.clone())));
+            session.write(recorder, changes.into(), |db| {
+                let mut batch = WriteBatch::new();
+                batch.put_in(&space, [*key], &value);
+                batch.put([0xff, *key], &value);
+                db.write(batch)
+            })
+        }
+        Op::Delete(name, key) => {
+            let space = session.make(recorder, NAMES[*name])?;
+            session
+                .write(recorder, vec![(key_in(Some(space.name()), &[*key]), None)], |_| space.delete([*key]))
+        }
+        Op::Flush => session.db().flush().map_err(|e| format!("flushing: {e}")),
+        Op::Background => {
+            session.help();
             Ok(())
-        })?;
-        Ok(made.expect("it was made"))
-    }
-
-    fn carry_out(&mut self, op: &Op, recorder: &mut Recorder<KvModel>) -> Result<(), String> {
-        self.stamp += 1;
-        let value = self.stamp.to_le_bytes().repeat(15);
-        match op {
-            Op::Make(name) => self.make(recorder, NAMES[*name]).map(drop),
-            Op::Drop(name) => self.drop_one(recorder, NAMES[*name]),
-            Op::PutHigh(key) => {
-                let key = [0xff, *key];
-                let change = (key_in(None, &key), Some(value.clone()));
-                self.write(recorder, vec![change], |db| db.put(key, &value))
-            }
-            Op::Put(name, key) => {
-                let space = self.make(recorder, NAMES[*name])?;
-                let change = (key_in(Some(space.name()), &[*key]), Some(value.clone()));
-                self.write(recorder, vec![change], |_| space.put([*key], &value))
-            }
-            Op::PutBoth(name, key) => {
-                let space = self.make(recorder, NAMES[*name])?;
-                let both = [(Some(space.name()), vec![*key]), (None, vec![0xff, *key])];
-                let changes = both.map(|(name, key)| (key_in(name, &key), Some(value.clone())));
-                self.write(recorder, changes.into(), |db| {
-                    let mut batch = WriteBatch::new();
-                    batch.put_in(&space, [*key], &value);
-                    batch.put([0xff, *key], &value);
-                    db.write(batch)
-                })
-            }
-            Op::Delete(name, key) => {
-                let space = self.make(recorder, NAMES[*name])?;
-                self.write(recorder, vec![(key_in(Some(space.name()), &[*key]), None)], |_| {
-                    space.delete([*key])
-                })
-            }
-            Op::Flush => self.db().flush().map_err(|e| format!("flushing: {e}")),
-            Op::Background => {
-                self.process.help();
-                Ok(())
-            }
-            Op::Reopen => {
-                let db = self.db.take().expect("a session has its database open");
-                db.close().map_err(|e| format!("closing: {e}"))?;
-                drop(db);
-                *self = Session { stamp: self.stamp, ..Session::open(self.world, &self.options)? };
-                Ok(())
-            }
         }
-    }
-
-    fn drop_one(&self, recorder: &mut Recorder<KvModel>, name: &str) -> Result<(), String> {
-        let (is, keys) = (there_is(name), key_in(Some(name), b""));
-        let gone = recorder.read(|model| {
-            let there = model.expected().map(|map| map.keys().filter(|k| **k == is || k.starts_with(&keys)));
-            there.into_iter().flatten().map(|key| (key.clone(), None)).collect::<Vec<_>>()
-        });
-        if gone.is_empty() {
-            return Ok(());
-        }
-        self.write(recorder, gone, |db| db.drop_keyspace(name))
+        Op::Reopen => session.reopen(),
     }
 }
 
-fn judge(options: &Options, world: &World, model: &KvModel) -> Result<(), String> {
-    let session = Session::open(world, options)?;
-    let found = all_keyspaces(session.db()).map_err(|e| format!("reading: {e}"))?;
-    model.accepts_in(world, &found).or_else(|e| match may_end_early(world) {
-        true => model.accepts_prefix(&found),
-        false => Err(e),
-    })?;
-    world.recovery_done();
-    while session.process.help() {}
-    assert_clean(session.db());
-    let still = all_keyspaces(session.db()).map_err(|e| format!("reading again: {e}"))?;
-    if still != found {
-        return Err("background work has changed what there is".into());
+fn drop_one(session: &Session<'_>, recorder: &mut Recorder<KvModel>, name: &str) -> Result<(), String> {
+    let (is, keys) = (there_is(name), key_in(Some(name), b""));
+    let gone = recorder.read(|model| {
+        let there = model.expected().map(|map| map.keys().filter(|k| **k == is || k.starts_with(&keys)));
+        there.into_iter().flatten().map(|key| (key.clone(), None)).collect::<Vec<_>>()
+    });
+    if gone.is_empty() {
+        return Ok(());
     }
-    // What the survivor makes collides with nothing that was left.
+    session.write(recorder, gone, |db| db.drop_keyspace(name))
+}
+
+/// What the survivor makes collides with nothing that was left.
+fn makes_a_new_one(session: &Session<'_>) -> Result<(), String> {
     let new = session.db().keyspace("new").map_err(|e| format!("making: {e}"))?;
     match new.entries().and_then(|mut entries| entries.next().transpose()) {
         Ok(None) => Ok(()),
@@ -179,22 +110,10 @@ fn judge(options: &Options, world: &World, model: &KvModel) -> Result<(), String
     }
 }
 
-fn scenario(options: Options) -> impl Scenario<Op = Op, Model = KvModel> {
-    let for_judge = options.clone();
-    kv_scenario(
-        move |world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]| {
-            let mut session = Session::open(world, &options)?;
-            ops.iter().try_for_each(|op| session.carry_out(op, recorder))
-        },
-        move |world: &World, model: &KvModel| judge(&for_judge, world, model),
-    )
-}
-
 fn explore(engine: EngineKind, granularity: Granularity, nested: Nested) {
     for seed in 0..2 {
-        let explorer = Exploration { engine, granularity, seed, images: IMAGES }.explorer();
-        let summary = nested.within(explorer).must_pass(scenario(options(engine)), drawn(seed));
-        println!("{} on {granularity:?}, seed {seed}: {summary:?}", engine.name());
+        let story = Story { seed, ops: drawn(seed), defers: false, carry_out, finally: makes_a_new_one };
+        story.explore(engine, granularity, nested);
     }
 }
 

@@ -19,6 +19,7 @@ mod repairs;
 mod room;
 pub mod run;
 mod scenarios;
+mod spaces;
 mod sparse;
 mod split;
 mod trees;
