@@ -94,11 +94,13 @@ pub struct LsmOptions {
     /// Bytes waiting to be compacted at which writers wait.
     pub debt_stop_bytes: u64,
     /// The largest size of the uppermost level below level 0, in bytes. The sizes of the levels follow from
-    /// the size of the last one (RocksDB's `level_compaction_dynamic_level_bytes`).
+    /// the size of the last one (RocksDB's `level_compaction_dynamic_level_bytes`). With small memtables it is
+    /// at most `level_multiplier` times what `l0_tables` of them hold.
     pub base_level_bytes: u64,
     /// The ratio of a level's size to that of the one above it.
     pub level_multiplier: f64,
-    /// Bytes at which a compaction starts the next table.
+    /// Bytes at which a compaction starts the next table; with small memtables at most a quarter of the base
+    /// level.
     pub table_bytes: u64,
     /// Bytes at which a table starts the next block.
     pub block_bytes: usize,
