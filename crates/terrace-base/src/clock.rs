@@ -3,12 +3,16 @@
 #[cfg(target_os = "linux")]
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// A source of monotonic time.
+/// A source of time.
 pub trait Clock: Send + Sync + std::fmt::Debug {
     /// Time since an arbitrary fixed point.
     fn now(&self) -> Duration;
+
+    /// Time since the beginning of 1970, UTC: of the calendar, so it goes back when somebody sets the machine's clock
+    /// back.
+    fn calendar(&self) -> Duration;
 
     /// Waits for `duration`, awake if it is shorter than going to sleep and waking up takes; a manual clock moves ahead
     /// instead.
@@ -38,6 +42,11 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     fn now(&self) -> Duration {
         self.origin.elapsed()
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the one place that reads the system's clock")]
+    fn calendar(&self) -> Duration {
+        SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
     }
 
     #[expect(clippy::disallowed_methods, reason = "the one place that sleeps")]
@@ -108,6 +117,11 @@ impl ManualClock {
 impl Clock for ManualClock {
     fn now(&self) -> Duration {
         Duration::from_nanos(self.nanos.load(Ordering::SeqCst))
+    }
+
+    /// It began to stand still when 1970 did.
+    fn calendar(&self) -> Duration {
+        self.now()
     }
 
     fn sleep(&self, duration: Duration) {

@@ -1,8 +1,11 @@
 //! The keyspace that a command works on.
 
+use std::time::Duration;
+
 use clap::Args;
 use terrace::{
-    Bytes, Db, DbIter, Entries, Explanation, KeyRange, Keyspace, KeyspaceOptions, Result, WriteBatch,
+    Bytes, Db, DbIter, Entries, Error, Expiry, Explanation, KeyRange, Keyspace, KeyspaceOptions, Result,
+    WriteBatch,
 };
 
 /// The flag that says which keyspace.
@@ -25,9 +28,26 @@ impl KeyspaceArg {
         }
     }
 
+    /// Sets `key` to `value` for `ttl` in a keyspace that is made if there is none.
+    pub fn put_with_ttl(&self, db: &Db, key: &[u8], value: &[u8], ttl: Duration) -> Result<()> {
+        let Some(name) = &self.keyspace else {
+            return Err(Error::InvalidArgument("records of the default keyspace do not expire".into()));
+        };
+        let existing = KeyspaceOptions { create_if_missing: false, ..KeyspaceOptions::default() };
+        let keyspace = match db.keyspace_with(name, existing) {
+            Err(Error::NoKeyspace { .. }) => {
+                let made = KeyspaceOptions { expiry: Some(Expiry::ByEntry), ..KeyspaceOptions::default() };
+                db.keyspace_with(name, made)
+            }
+            opened => opened,
+        };
+        keyspace?.put_with_ttl(key, value, ttl)
+    }
+
     /// The keyspace of `db`, which must exist unless it may be made.
     pub fn of(&self, db: &Db, create_if_missing: bool) -> Result<Records> {
-        let named = |name| db.keyspace_with(name, KeyspaceOptions { create_if_missing });
+        let options = KeyspaceOptions { create_if_missing, ..KeyspaceOptions::default() };
+        let named = |name| db.keyspace_with(name, options);
         Ok(match &self.keyspace {
             None => Records::Default(db.clone()),
             Some(name) => Records::Of(named(name)?),

@@ -99,7 +99,7 @@ impl WriteBatch {
                 self.placed.push(self.len);
                 self.push(Op { key: &place, ..op });
             }
-            Err(error) => drop(self.error.get_or_insert(error)),
+            Err(error) => self.refuse(error),
         }
         self.note_keyspace(keyspace);
     }
@@ -124,7 +124,9 @@ impl WriteBatch {
             _ => None,
         });
         if let Some(len) = too_long {
-            return self.refuse(format!("a bound of {len} bytes is over the limit of {MAX_KEY_BYTES}"));
+            return self.refuse(Error::invalid(format!(
+                "a bound of {len} bytes is over the limit of {MAX_KEY_BYTES}"
+            )));
         }
         let [from, to] = [from, to].map(|bound| bound.map(<[u8]>::to_vec));
         self.range_deletes.push(RangeDelete { after: self.len, keyspace: keyspace.cloned(), from, to });
@@ -222,11 +224,13 @@ impl WriteBatch {
     pub(crate) fn push(&mut self, op: Op<'_>) {
         let Op { kind, key, value } = op;
         if value.len() > MAX_VALUE_BYTES {
-            return self
-                .refuse(format!("a value of {} bytes is over the limit of {MAX_VALUE_BYTES}", value.len()));
+            let len = value.len();
+            let what = format!("a value of {len} bytes is over the limit of {MAX_VALUE_BYTES}");
+            return self.refuse(Error::invalid(what));
         }
         if key.len() > MAX_KEY_BYTES {
-            return self.refuse(format!("a key of {} bytes is over the limit of {MAX_KEY_BYTES}", key.len()));
+            let what = format!("a key of {} bytes is over the limit of {MAX_KEY_BYTES}", key.len());
+            return self.refuse(Error::invalid(what));
         }
         self.encoded.reserve(key.len() + value.len() + 16);
         self.encoded.push(kind as u8);
@@ -237,8 +241,9 @@ impl WriteBatch {
         self.len += 1;
     }
 
-    fn refuse(&mut self, message: String) {
-        self.error.get_or_insert(Error::InvalidArgument(message));
+    /// Has the whole batch fail when it is written.
+    pub(crate) fn refuse(&mut self, error: Error) {
+        self.error.get_or_insert(error);
     }
 
     /// The first refused argument, if there was one.

@@ -2,54 +2,95 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
-use terrace::Db;
+use terrace::{Db, Expiry, Keyspace, KeyspaceOptions};
 
 use crate::failure::CommandResult;
 use crate::open::{Intent, OpenArgs};
 
-/// Lists the keyspaces of a database, a name a line; drops one; names those that damage left without a name.
+/// Lists the keyspaces of a database, a name a line; makes or drops one; names those that damage left without a name.
 ///
 /// The default keyspace, in which records lie without --keyspace, is not listed.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  terrace keyspaces ./db\n  terrace put ./db --keyspace users ada 1815\n  terrace keyspaces ./db --drop users"
+    after_help = "Examples:\n  terrace keyspaces ./db --long\n  terrace put ./db --keyspace users ada 1815\n  terrace keyspaces ./db --make sessions --ttl 30m\n  terrace keyspaces ./db --drop users"
 )]
 pub struct Keyspaces {
     /// The database
     pub dir: PathBuf,
+    /// Make this keyspace, if there is none
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["drop", "recover"])]
+    pub make: Option<String>,
+    /// How long the records of the keyspace to be made live, if their puts say nothing: 30m, 12h, 7days, or forever.
+    /// Whether they can expire is fixed when it is made; another time holds for what is put from now on
+    #[arg(long, value_name = "DURATION", requires = "make", value_parser = expiry)]
+    pub ttl: Option<Expiry>,
     /// Drop this keyspace with all its records
     #[arg(long, value_name = "NAME", conflicts_with = "recover")]
     pub drop: Option<String>,
     /// Give keyspaces that have records and no name, which only damage can leave, new names, and print these
     #[arg(long)]
     pub recover: bool,
+    /// Say with each name how long the records live
+    #[arg(long, conflicts_with_all = ["drop", "recover", "make"])]
+    pub long: bool,
     /// How to open the database.
     #[command(flatten)]
     pub open: OpenArgs,
 }
 
+fn expiry(text: &str) -> Result<Expiry, String> {
+    match text {
+        "forever" => Ok(Expiry::ByEntry),
+        _ => humantime::parse_duration(text)
+            .map(Expiry::After)
+            .map_err(|e| format!("{e}; it is a duration like 30m, 12h or 7days, or forever")),
+    }
+}
+
 impl Keyspaces {
     /// Runs the command.
     pub fn run(&self, out: &mut dyn Write) -> CommandResult {
-        let intent = if self.drop.is_some() || self.recover { Intent::Write } else { Intent::Read };
+        let is_change = self.make.is_some() || self.drop.is_some() || self.recover;
+        let intent = if is_change { Intent::Write } else { Intent::Read };
         let db = self.open.open(&self.dir, intent)?;
-        let names = self.work(&db);
+        let lines = self.work(&db);
         let closed = db.close();
-        for name in names? {
-            writeln!(out, "{}", name.escape_debug())?;
+        for line in lines? {
+            writeln!(out, "{line}")?;
         }
         Ok(closed?)
     }
 
     fn work(&self, db: &Db) -> CommandResult<Vec<String>> {
+        if let Some(name) = &self.make {
+            db.keyspace_with(name, KeyspaceOptions { create_if_missing: true, expiry: self.ttl })?;
+            return Ok(Vec::new());
+        }
         if let Some(name) = &self.drop {
             db.drop_keyspace(name)?;
             // Nobody else will before the next opening for writing.
             db.sweep()?;
             return Ok(Vec::new());
         }
-        Ok(if self.recover { db.recover_keyspaces()? } else { db.keyspaces()? })
+        let names = if self.recover { db.recover_keyspaces()? } else { db.keyspaces()? };
+        let line = |name: &String| -> CommandResult<String> {
+            let shown = name.escape_debug();
+            Ok(if self.long { format!("{shown}\t{}", lives(&db.keyspace(name)?)) } else { shown.to_string() })
+        };
+        names.iter().map(line).collect()
+    }
+}
+
+fn lives(keyspace: &Keyspace) -> String {
+    match keyspace.expiry() {
+        None => "records do not expire".into(),
+        Some(Expiry::ByEntry) => "records expire if their puts say so".into(),
+        Some(Expiry::After(ttl)) => {
+            let ttl = humantime::format_duration(Duration::from_millis(ttl.as_millis() as u64));
+            format!("records expire after {ttl}, if their puts say nothing else")
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
 use terrace::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES};
@@ -74,7 +75,7 @@ pub(super) fn not_found(records: &Records, key: &[u8]) -> Failure {
 /// Writes a record, making the database if there is none.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  terrace put ./db greeting 'hello, world'\n  terrace put ./db 'two\\nlines' '\\x00\\xff'\n  terrace put ./db picture.png --file picture.png"
+    after_help = "Examples:\n  terrace put ./db greeting 'hello, world'\n  terrace put ./db 'two\\nlines' '\\x00\\xff'\n  terrace put ./db picture.png --file picture.png\n  terrace put ./db --keyspace sessions ada signed-in --ttl 30m"
 )]
 pub struct Put {
     /// The database
@@ -91,6 +92,9 @@ pub struct Put {
     /// Take the key and the value in hexadecimal
     #[arg(long)]
     pub hex: bool,
+    /// How long the record lives: 30m, 12h, 7days. A keyspace that is made by this has records that can expire
+    #[arg(long, value_name = "DURATION", requires = "keyspace", value_parser = humantime::parse_duration)]
+    pub ttl: Option<Duration>,
     /// The keyspace.
     #[command(flatten)]
     pub keyspace: KeyspaceArg,
@@ -112,7 +116,10 @@ impl Put {
         let made = Made::about_to(&self.dir, &self.open.options());
         let db = self.open.open(&self.dir, Intent::Create)?;
         // Closed even where there was no room: earlier records are kept.
-        let written = self.keyspace.of(&db, true).and_then(|records| records.put(&key, &value));
+        let written = match self.ttl {
+            None => self.keyspace.of(&db, true).and_then(|records| records.put(&key, &value)),
+            Some(ttl) => self.keyspace.put_with_ttl(&db, &key, &value, ttl),
+        };
         let closed = db.close();
         if let Some(made) = made.filter(|_| written.is_err()) {
             made.remove();

@@ -79,3 +79,33 @@ fn there_is_nothing_to_recover_in_a_sound_database() {
     assert_eq!(bed.run::<&str>("keyspaces", &[]).text(), "users\n");
     bed.run("keyspaces", &["--recover", "--drop", "users"]).fails(2, &["cannot be used with"]);
 }
+
+#[test]
+fn records_expire_where_they_are_to() {
+    let bed = Bed::new();
+    let of = |name: &'static str| ["--keyspace", name];
+    let put = |name, ttl| [&["ada", "1815"][..], &of(name), &["--ttl", ttl]].concat();
+    bed.run("put", &put("sessions", "0s")).text();
+    bed.run("get", &[&["ada"][..], &of("sessions")].concat()).fails(1, &["there is no key"]);
+    bed.run("put", &put("sessions", "1h")).text();
+    assert_eq!(bed.run("get", &[&["ada"][..], &of("sessions")].concat()).text(), "1815\n");
+    bed.run("put", &["ada", "1815", "--ttl", "1h"]).fails(2, &["--keyspace"]);
+    bed.run("put", &put("sessions", "soon")).fails(2, &["soon"]);
+    bed.run("put", &[&["ada", "1815"][..], &of("plain")].concat()).text();
+    bed.run("put", &put("plain", "1h")).fails(2, &["entries of keyspace \"plain\" do not expire"]);
+
+    bed.run("keyspaces", &["--make", "cache", "--ttl", "90m"]).text();
+    bed.run("keyspaces", &["--make", "cache"]).text();
+    let long = bed.run("keyspaces", &["--long"]).text();
+    let lines: Vec<&str> = long.lines().collect();
+    assert_eq!(lines[0], "cache\trecords expire after 1h 30m, if their puts say nothing else");
+    assert_eq!(lines[1], "plain\trecords do not expire");
+    assert_eq!(lines[2], "sessions\trecords expire if their puts say so");
+    bed.run("keyspaces", &["--make", "plain", "--ttl", "1h"]).fails(2, &["was made without expiry"]);
+    bed.run("keyspaces", &["--make", "cache", "--ttl", "forever"]).text();
+    assert!(
+        bed.run("keyspaces", &["--long"]).text().starts_with("cache\trecords expire if their puts say so")
+    );
+    bed.run("keyspaces", &["--ttl", "1h"]).fails(2, &["--make"]);
+    bed.run::<&str>("check", &[]).text();
+}

@@ -107,6 +107,10 @@ impl Pool {
                 space.take(units, leave).ok_or_else(|| self.full(units))?
             }
         };
+        debug_assert!(space.are_nobodys(unit, units), "invariant 1: one word for each unit in use");
+        let are_free =
+            || (unit..unit + units).all(|unit| !matches!(self.read_unit(unit), Ok(Unit::Head { .. })));
+        debug_assert!(are_free(), "invariant 3: a cleared word before another");
         space.live.insert(unit, Live { units, kind, shape, phase: Phase::Reserved, inherited: false });
         Ok((unit, units))
     }
@@ -206,6 +210,12 @@ impl Space {
     fn take(&mut self, units: u64, leave: u64) -> Option<u64> {
         let left = self.runs.total().checked_sub(units)?;
         if left >= leave { self.runs.take(units) } else { None }
+    }
+
+    /// Whether nothing in use has one of these units.
+    fn are_nobodys(&self, unit: u64, units: u64) -> bool {
+        let before = self.live.range(..unit + units).next_back();
+        before.is_none_or(|(first, live)| first + live.units <= unit)
     }
 
     pub(super) fn release(&mut self, unit: u64) {

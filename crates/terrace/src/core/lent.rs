@@ -36,6 +36,15 @@ impl<'v> Lent<'v> {
         entry.into_value().map(|value| Lent::own(number, value))
     }
 
+    /// The value without its first `bytes`, of which it has as many.
+    pub fn without(self, bytes: usize) -> Lent<'v> {
+        let value = match self.value {
+            Value::InPlace(value) => Value::InPlace(&value[bytes..]),
+            Value::Own(value) => Value::Own(value.slice(bytes..)),
+        };
+        Lent { value, ..self }
+    }
+
     /// Whether it was read for this reader.
     pub fn is_own(&self) -> bool {
         matches!(self.value, Value::Own(_))

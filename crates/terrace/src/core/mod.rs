@@ -11,19 +11,23 @@
 //! | `events.rs` | telling listeners what happens |
 //! | `health.rs` | the failure after which nothing is written any more |
 //! | `lent.rs` | values that are shown where they lie |
-//! | `range_tombstones/` | deleted ranges, and an engine without what they hide |
+//! | `range_tombstones.rs` | deleted ranges, and what they hide |
+//! | `deadlines.rs` | entries that expire, and whether they are due |
+//! | `masked.rs` | an engine as readers see it: without what is hidden or due |
 //! | `memory.rs` | the budget of DRAM, and how much of it each part has borrowed |
 //! | `files.rs` | the files of tables: opened when they are read, removed when nobody may read them any more |
 //! | `table_reads.rs` | whether tables are read through mappings or by calls |
 //! | `report.rs` | the results of `check` and `repair` |
 
 pub(crate) mod condition;
+pub(crate) mod deadlines;
 pub(crate) mod empty_ranges;
 pub(crate) mod engine;
 pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod health;
 pub(crate) mod lent;
+pub(crate) mod masked;
 pub(crate) mod memory;
 pub(crate) mod range_tombstones;
 pub(crate) mod report;
@@ -39,6 +43,7 @@ use terrace_base::Result;
 use terrace_disk::{Descriptors, Fs, MeteredFs, SparingFs};
 use terrace_table::BlockCache;
 
+use self::deadlines::Deadlines;
 use self::empty_ranges::EmptyRanges;
 use self::events::Events;
 use self::files::Files;
@@ -63,6 +68,7 @@ pub(crate) struct Core {
     pub snapshots: Arc<Snapshots>,
     pub empty_ranges: EmptyRanges,
     pub range_tombstones: RangeTombstones,
+    pub deadlines: Deadlines,
     pub health: Health,
     pub events: Arc<Events>,
     pub counters: Counters,
@@ -91,6 +97,7 @@ impl Core {
         let sparing = SparingFs::new(env.fs.clone(), descriptors.clone());
         let timers = Timers::new(options.latencies, env.clock.clone());
         let fs = Arc::new(MeteredFs::watched(Arc::new(sparing), timers.watch()));
+        let clock = env.clock.clone();
         Ok(Arc::new(Core {
             files: Files::new(fs.clone(), &dir, descriptors),
             fs,
@@ -101,6 +108,7 @@ impl Core {
             snapshots: Arc::default(),
             empty_ranges: EmptyRanges::default(),
             range_tombstones: RangeTombstones::default(),
+            deadlines: Deadlines::new(clock),
             health: Health::new(events.clone()),
             events,
             counters: Counters::default(),

@@ -8,6 +8,7 @@ mod keyspace;
 mod range;
 mod range_delete;
 mod read;
+mod removal;
 mod swap;
 mod traces;
 mod transaction;
@@ -26,7 +27,7 @@ use terrace_disk::FileLock;
 
 use crate::core::Core;
 use crate::core::engine::Engine;
-use crate::core::range_tombstones::Masked;
+use crate::core::masked::Masked;
 use crate::core::report::{CheckReport, RepairReport};
 use crate::db::commit::CommitQueue;
 use crate::db::keyspace::catalog::Catalog;
@@ -42,7 +43,7 @@ use crate::stats::Stats;
 
 pub use explain::Explanation;
 pub use iter::{DbIter, Entries};
-pub use keyspace::{Keyspace, KeyspaceOptions, KeyspaceStats};
+pub use keyspace::{Expiry, Keyspace, KeyspaceOptions, KeyspaceStats};
 pub use range::KeyRange;
 pub use read::Snapshot;
 pub use swap::CasMismatch;
@@ -99,9 +100,9 @@ impl Deref for Inner {
 #[derive(Debug)]
 struct Store {
     core: Arc<Core>,
-    /// Without what range tombstones hide.
+    /// As readers see it: without what is hidden or due.
     engine: Arc<dyn Engine>,
-    /// The same with it.
+    /// The same with it, and with the deadlines of values.
     unmasked: Arc<dyn Engine>,
     range_deletes: RangeDeletes,
     /// Refuses all writes, even if the engine would take them.
@@ -181,6 +182,7 @@ impl Db {
         if store.catalog.may_have_ranges() {
             store.load_range_tombstones().inspect_err(|_| give_up(&store.unmasked))?;
         }
+        store.recall_marker();
         let db = Db { inner: Arc::new(Inner { store: Arc::new(store), outcome, lock }) };
         keyspace::sweep::resume(&db.inner.store);
         Ok(db)

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use terrace_base::{Error, Result};
 
 use crate::core::Core;
+use crate::core::deadlines::Deadlines;
 use crate::core::empty_ranges::EmptyRanges;
 use crate::core::engine::Engine;
 use crate::core::snapshots::Held;
@@ -215,6 +216,11 @@ impl Hold {
 
     pub fn owner(&self) -> u64 {
         self.owner
+    }
+
+    /// Which entries are dated.
+    pub fn deadlines(&self) -> &Deadlines {
+        &self.core.deadlines
     }
 
     /// Ranges that walks have found empty.

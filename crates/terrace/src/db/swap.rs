@@ -134,22 +134,23 @@ impl Db {
         let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| {
             self.compare_and_swap_with(key, expected, new, options)
         };
-        self.update(self.get(key)?, update, swap, options)
+        self.update(self.get(key)?, update, swap, !options.sync)
     }
 
-    /// Swaps the value `current` for what `update` makes of it, until no other write comes in between.
+    /// Swaps the value `current` for what `update` makes of it, until no other write comes in between. If that is the
+    /// same it `skips_same`.
     pub(super) fn update<V: AsRef<[u8]>>(
         &self,
         mut current: Option<Bytes>,
         mut update: impl FnMut(Option<&[u8]>) -> Option<V>,
         swap: impl Fn(Option<&[u8]>, Option<&[u8]>) -> Result<Result<(), CasMismatch>>,
-        options: WriteOptions,
+        skips_same: bool,
     ) -> Result<Option<Bytes>> {
         let mut turn = None;
         loop {
             let new = update(current.as_deref());
             let new = new.as_ref().map(AsRef::as_ref);
-            if new == current.as_deref() && !options.sync {
+            if new == current.as_deref() && skips_same {
                 return Ok(current);
             }
             match swap(current.as_deref(), new)? {

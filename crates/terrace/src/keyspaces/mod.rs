@@ -4,10 +4,12 @@
 //! are whole because those of the engine are, and a database without them is as it was before there were any. What
 //! keyspaces there are is in records of one range, the catalogue, which the database keeps (`db/keyspace`).
 
+mod dated;
 mod open;
 mod space;
 mod spans;
 
+pub(crate) use dated::{DATED, DEADLINE_BYTES, NEVER, all_dated, dated, deadline_of, is_dated, millis};
 pub(crate) use open::{KeyspaceCounts, OpenKeyspace, Writing};
 pub use space::MAX_NUMBERED_KEY_BYTES;
 pub(crate) use space::{ESCAPE, Places, Prefix, Space, after_prefix, is_high};

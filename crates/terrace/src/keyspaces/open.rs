@@ -1,10 +1,13 @@
 //! A keyspace that is open: its name and number, and whether it was dropped meanwhile.
 
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use parking_lot::{RwLock, RwLockReadGuard};
 use terrace_base::{Error, Result};
 use terrace_table::Kind;
 
-use super::{Prefix, Space};
+use super::{DATED, NEVER, Prefix, Space, dated};
 use crate::batch::Op;
 use crate::stats::Counter;
 
@@ -16,6 +19,8 @@ pub(crate) struct OpenKeyspace {
     /// The opening of a database that it belongs to.
     pub owner: u64,
     pub counts: KeyspaceCounts,
+    /// How long entries live that are put without saying so, in the unit of deadlines. For dated ones.
+    time_to_live: AtomicU64,
     /// Written while it is dropped, read by each write to it.
     dropped: RwLock<bool>,
 }
@@ -53,9 +58,49 @@ impl KeyspaceCounts {
 }
 
 impl OpenKeyspace {
-    pub fn new(name: &str, number: u32, owner: u64) -> OpenKeyspace {
+    pub fn new(name: &str, number: u32, owner: u64, time_to_live: u64) -> OpenKeyspace {
         let (counts, dropped) = (KeyspaceCounts::default(), RwLock::new(false));
-        OpenKeyspace { name: name.to_owned(), number, owner, counts, dropped }
+        let time_to_live = AtomicU64::new(time_to_live);
+        OpenKeyspace { name: name.to_owned(), number, owner, counts, time_to_live, dropped }
+    }
+
+    /// Whether its entries can expire.
+    pub fn is_dated(&self) -> bool {
+        self.number & DATED != 0
+    }
+
+    pub fn time_to_live(&self) -> u64 {
+        self.time_to_live.load(Ordering::Relaxed)
+    }
+
+    /// Entries that are put from now on live for so long.
+    pub fn set_time_to_live(&self, time_to_live: u64) {
+        self.time_to_live.store(time_to_live, Ordering::Relaxed);
+    }
+
+    /// `value` as it is stored if it lives for `time_to_live`, or for as long as values do here; `deadline` is the one
+    /// of what is put now with such a time to live.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if the value is too long, or if it is to expire and the keyspace is not dated.
+    pub fn stored<'v>(
+        &self,
+        value: &'v [u8],
+        time_to_live: Option<u64>,
+        deadline: impl FnOnce(u64) -> u64,
+    ) -> Result<Cow<'v, [u8]>> {
+        match time_to_live {
+            _ if self.is_dated() => {
+                let time_to_live = time_to_live.unwrap_or_else(|| self.time_to_live());
+                dated(deadline(time_to_live), value).map(Cow::Owned)
+            }
+            None | Some(NEVER) => Ok(Cow::Borrowed(value)),
+            Some(_) => Err(Error::invalid(format!(
+                "entries of keyspace \"{}\" do not expire: it was made without KeyspaceOptions::expiry",
+                self.name
+            ))),
+        }
     }
 
     /// # Errors

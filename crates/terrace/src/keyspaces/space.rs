@@ -70,6 +70,11 @@ impl Prefix {
         Prefix { bytes: [ESCAPE, 0, 0, 0, 0, 0], len: 1 }
     }
 
+    /// With bytes behind it that mean nothing.
+    pub const fn as_array(&self) -> &[u8; MOST_BYTES] {
+        &self.bytes
+    }
+
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[..self.len as usize]
     }

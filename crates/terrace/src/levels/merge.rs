@@ -42,7 +42,8 @@ impl<'a, F: Fn(&[u8], u64) -> bool> Survivors<'a, F> {
         kind == Kind::Put || !self.hides_nothing(seq)
     }
 
-    fn hides_nothing(&self, seq: u64) -> bool {
+    /// Whether the version that was last asked about hides no other one from anybody.
+    pub fn hides_nothing(&self, seq: u64) -> bool {
         self.held.first().is_none_or(|&oldest| oldest >= seq) && (self.lacks_older)(&self.key, seq)
     }
 }

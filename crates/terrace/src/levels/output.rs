@@ -221,7 +221,15 @@ impl<'a> Outputs<'a> {
             if entries.is_multiple_of(ENTRIES_A_LOOK) {
                 look_up()?;
             }
-            if survivors.keeps(cursor.key(), cursor.seq(), cursor.kind()) && is_input(cursor) {
+            let (key, seq, kind) = (cursor.key(), cursor.seq(), cursor.kind());
+            let stays = survivors.keeps(key, seq, kind) && is_input(cursor);
+            // What is due is kept for what it hides alone, as a tombstone is.
+            let is_due = stays
+                && kind == Kind::Put
+                && self.core.deadlines.is_dated(key, Some(seq))
+                && survivors.hides_nothing(seq)
+                && self.core.deadlines.is_due(&cursor.value()?);
+            if stays && !is_due {
                 self.add_at(cursor)?;
             }
             cursor.next()?;

@@ -16,17 +16,19 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_table::Kind;
 
-use super::records::{self, CATALOGUE, NEXT, VERSION, VERSION_WITH_RANGES, named};
-use super::{KeyspaceOptions, ranges_file};
+use super::records::{
+    self, CATALOGUE, NEXT, Named, VERSION, VERSION_WITH_EXPIRY, VERSION_WITH_RANGES, named,
+};
+use super::{Expiry, KeyspaceOptions, ranges_file};
 use crate::batch::{Op, WriteBatch};
 use crate::core::Core;
 use crate::core::engine::Engine;
 use crate::db::{Db, Store, range_delete};
-use crate::keyspaces::{ESCAPE, OpenKeyspace, Prefix, Space, Writing, is_high};
+use crate::keyspaces::{DATED, ESCAPE, NEVER, OpenKeyspace, Prefix, Space, Writing, is_high};
 use crate::options::WriteOptions;
 
 /// The place of the marker: of no key in keyspace 0.
@@ -62,6 +64,9 @@ pub(in crate::db) struct Catalog {
     default: AtomicU8,
     /// The version that the marker has, or gets next.
     version: AtomicU8,
+    /// Whether only something else than the marker has told that there are keyspaces.
+    is_marker_lost: bool,
+    may_have_ranges: AtomicBool,
     /// Whether both the marker and the file say that there may be range tombstones.
     has_ranges: AtomicBool,
     moving: RwLock<()>,
@@ -93,7 +98,7 @@ impl Catalog {
         let dir = &core.dir;
         // Each says so alone, should damage have taken the other.
         let places = [MARKER_PLACE.to_vec(), CATALOGUE.encode(NEXT).into_owned()];
-        let (mut found, mut unreadable) = (None, None);
+        let (mut found, mut unreadable, mut has_marker) = (None, None, false);
         for place in places {
             let version = match engine.get(&place, None) {
                 Ok(found) => found.as_deref().and_then(records::version_of),
@@ -105,10 +110,13 @@ impl Catalog {
                 Err(e) => return Err(e),
             };
             match version {
-                Some(version @ VERSION..=VERSION_WITH_RANGES) => found = found.max(Some(version)),
+                Some(version @ VERSION..=VERSION_WITH_EXPIRY) => {
+                    found = found.max(Some(version));
+                    has_marker |= place == MARKER_PLACE;
+                }
                 Some(version) => {
                     let found = format!("version {version} of the catalogue of keyspaces");
-                    return Err(Error::other_version(dir, found, VERSION_WITH_RANGES.to_string()));
+                    return Err(Error::other_version(dir, found, VERSION_WITH_EXPIRY.to_string()));
                 }
                 None => {}
             }
@@ -119,9 +127,16 @@ impl Catalog {
             found.is_some() || has_file && (unreadable.is_some() || range_delete::may_be_noted(engine)?);
         let unreadable = unreadable.filter(|_| !is_beside);
         let default = AtomicU8::new(if is_beside { BESIDE } else { ALONE });
-        let is_marked = found == Some(VERSION_WITH_RANGES);
-        let may_have_ranges = is_marked || has_file && is_beside;
-        let version = AtomicU8::new(if may_have_ranges { VERSION_WITH_RANGES } else { VERSION });
+        let is_marked = found >= Some(VERSION_WITH_RANGES);
+        let may_have_ranges = is_beside
+            && (has_file
+                || found == Some(VERSION_WITH_RANGES)
+                || is_marked && range_delete::may_be_noted(engine)?);
+        let least = if may_have_ranges { VERSION_WITH_RANGES } else { VERSION };
+        let version = AtomicU8::new(found.unwrap_or(VERSION).max(least));
+        if is_beside {
+            core.deadlines.begin(0);
+        }
         let has_ranges = AtomicBool::new(is_marked && has_file);
         let (moving, changing) = (RwLock::new(()), Mutex::default());
         let owner = OPENINGS.fetch_add(1, Ordering::Relaxed);
@@ -131,6 +146,8 @@ impl Catalog {
             unreadable,
             default,
             version,
+            is_marker_lost: is_beside && !has_marker,
+            may_have_ranges: AtomicBool::new(may_have_ranges),
             has_ranges,
             moving,
             changing,
@@ -178,14 +195,26 @@ impl Catalog {
         (take(), self.default_space())
     }
 
+    pub fn is_marker_lost(&self) -> bool {
+        self.is_marker_lost
+    }
+
     /// Whether there may be range tombstones, as far as is known.
     pub fn may_have_ranges(&self) -> bool {
-        self.version.load(Ordering::Acquire) == VERSION_WITH_RANGES
+        self.may_have_ranges.load(Ordering::Acquire)
     }
 
     /// There may be range tombstones: the marker that is written next says so.
     pub fn note_ranges(&self) {
-        self.version.store(VERSION_WITH_RANGES, Ordering::Release);
+        self.may_have_ranges.store(true, Ordering::Release);
+        self.version.fetch_max(VERSION_WITH_RANGES, Ordering::AcqRel);
+    }
+
+    /// There are keyspaces with these numbers: the marker that is written next says whether one is dated.
+    pub fn note_numbers<'n>(&self, numbers: impl IntoIterator<Item = &'n u32>) {
+        if numbers.into_iter().any(|number| number & DATED != 0) {
+            self.version.fetch_max(VERSION_WITH_EXPIRY, Ordering::AcqRel);
+        }
     }
 
     /// Keeps the keyspaces that there are from being changed.
@@ -203,9 +232,19 @@ impl Catalog {
         keyspaces.iter().map(|keyspace| keyspace.write()).collect()
     }
 
-    /// Sets the marker. `changing` is locked.
-    fn set_marker(&self, batch: &mut WriteBatch) {
-        let value = records::marker(self.version.load(Ordering::Relaxed));
+    /// Keeps everybody from keys that begin with byte 255.
+    pub(super) fn keep_out(&self) -> RwLockWriteGuard<'_, ()> {
+        self.moving.write()
+    }
+
+    /// Whether the default keyspace lies beside others. Everybody else is kept out.
+    pub(super) fn set_beside(&self, is_beside: bool) {
+        self.default.store(if is_beside { BESIDE } else { ALONE }, Ordering::Release);
+    }
+
+    /// Sets the marker, to be of version `least` at least. `changing` is locked.
+    fn set_marker(&self, batch: &mut WriteBatch, least: u8) {
+        let value = records::marker(self.version.load(Ordering::Relaxed).max(least));
         batch.push(Op { kind: Kind::Put, key: &MARKER_PLACE, value: &value });
     }
 
@@ -232,7 +271,7 @@ pub(in crate::db) fn place_of(name: &str) -> Vec<u8> {
 
 /// Whether such a record is that of a keyspace with this number.
 pub(in crate::db) fn is_of(record: Option<&[u8]>, number: u32) -> bool {
-    record.and_then(records::number_of) == Some(number)
+    record.and_then(Named::decode).is_some_and(|named| named.number == number)
 }
 
 impl Db {
@@ -243,17 +282,18 @@ impl Db {
         store.catalog.check_readable()?;
         let mut open = store.catalog.changing.lock();
         if let Some(keyspace) = open.get(name).and_then(Weak::upgrade) {
+            self.change_expiry(&keyspace, options.expiry)?;
             return Ok(keyspace);
         }
-        let is_alone = store.catalog.default_space() == Space::Alone;
-        let number = if is_alone { None } else { store.number_in(&named(name))? };
-        let number = match number {
-            Some(number) => number,
+        let record = match store.named_as(name)? {
+            Some(record) => record,
             None if !options.create_if_missing => return Err(Error::NoKeyspace { name: name.to_owned() }),
             None if store.read_only => return Err(Error::ReadOnly),
-            None => self.make_keyspace(name)?,
+            None => self.make_keyspace(name, options.expiry)?,
         };
-        let keyspace = Arc::new(OpenKeyspace::new(name, number, store.catalog.owner));
+        let Named { number, time_to_live } = record;
+        let keyspace = Arc::new(OpenKeyspace::new(name, number, store.catalog.owner, time_to_live));
+        self.change_expiry(&keyspace, options.expiry)?;
         if open.len() == open.capacity() {
             // Before it grows: each one is looked at once for as many that come.
             open.retain(|_, keyspace| keyspace.strong_count() > 0);
@@ -262,33 +302,60 @@ impl Db {
         Ok(keyspace)
     }
 
-    /// Makes keyspace `name`; returns its number. `changing` is locked.
-    fn make_keyspace(&self, name: &str) -> Result<u32> {
+    /// Makes keyspace `name`. `changing` is locked.
+    fn make_keyspace(&self, name: &str, expiry: Option<Expiry>) -> Result<Named> {
         self.make_room_for_keyspaces()?;
+        let dated = if expiry.is_some() { DATED } else { 0 };
         let mut number = self.inner.next_number()?;
         // Damage may have taken a later next number.
-        while self.inner.engine.ordered().is_ok() && self.inner.has_keys(number)? {
-            number = number.checked_add(1).ok_or_else(all_are_given)?;
+        while number < DATED && self.inner.engine.ordered().is_ok() && self.inner.has_any_keys(number)? {
+            number += 1;
         }
-        let next = number.checked_add(1).ok_or_else(all_are_given)?;
-        self.name_keyspaces(&[(name.to_owned(), number)], next)?;
-        Ok(number)
+        if number >= DATED {
+            return Err(Error::invalid("all numbers of keyspaces were given"));
+        }
+        let record =
+            Named { number: number | dated, time_to_live: expiry.map_or(NEVER, Expiry::time_to_live) };
+        self.name_keyspaces(&[(name.to_owned(), record)], number + 1)?;
+        Ok(record)
+    }
+
+    /// Has entries of `keyspace` live as `expiry` says from now on, if it says anything. `changing` is locked.
+    fn change_expiry(&self, keyspace: &OpenKeyspace, expiry: Option<Expiry>) -> Result<()> {
+        let Some(expiry) = expiry else { return Ok(()) };
+        let (name, time_to_live) = (&keyspace.name, expiry.time_to_live());
+        if !keyspace.is_dated() {
+            return Err(Error::invalid(format!("keyspace \"{name}\" was made without expiry, and stays so")));
+        }
+        if time_to_live == keyspace.time_to_live() {
+            return Ok(());
+        }
+        let mut batch = WriteBatch::new();
+        let value = Named { number: keyspace.number, time_to_live }.encode();
+        batch.push(Op { kind: Kind::Put, key: &place_of(name), value: &value });
+        self.write_placed(batch, WriteOptions::default())?;
+        keyspace.set_time_to_live(time_to_live);
+        Ok(())
     }
 
     /// Gives keyspaces their names. `changing` is locked.
-    fn name_keyspaces(&self, named_now: &[(String, u32)], next: u32) -> Result<()> {
+    pub(super) fn name_keyspaces(&self, named_now: &[(String, Named)], next: u32) -> Result<()> {
         let mut batch = WriteBatch::new();
-        for (name, number) in named_now {
+        for (name, record) in named_now {
             let place = CATALOGUE.place(&named(name))?.into_owned();
-            batch.push(Op { kind: Kind::Put, key: &place, value: &records::of_numbers(&[*number]) });
+            batch.push(Op { kind: Kind::Put, key: &place, value: &record.encode() });
         }
-        self.inner.catalog.set_marker(&mut batch);
+        let is_any_dated = named_now.iter().any(|(_, record)| record.number & DATED != 0);
+        let least = if is_any_dated { VERSION_WITH_EXPIRY } else { VERSION };
+        self.inner.catalog.set_marker(&mut batch, least);
         batch.push(Op {
             kind: Kind::Put,
             key: &CATALOGUE.place(NEXT)?,
             value: &records::of_numbers(&[next]),
         });
-        self.write_placed(batch, WriteOptions::default())
+        self.write_placed(batch, WriteOptions::default())?;
+        self.inner.catalog.note_numbers(named_now.iter().map(|(_, record)| &record.number));
+        Ok(())
     }
 
     /// Makes the catalogue, if there is none, and has the marker say that it may have range tombstones.
@@ -305,7 +372,7 @@ impl Db {
         self.make_room_for_keyspaces()?;
         catalog.note_ranges();
         let mut batch = WriteBatch::new();
-        catalog.set_marker(&mut batch);
+        catalog.set_marker(&mut batch, VERSION);
         // Before the file, which says that the marker is there.
         self.write_placed(batch, WriteOptions::SYNC)?;
         ranges_file::make(&self.inner.core)?;
@@ -319,11 +386,13 @@ impl Db {
         if catalog.default_space() == Space::Default {
             return Ok(());
         }
-        let _alone = catalog.moving.write();
+        let _alone = catalog.keep_out();
         catalog.default.store(MOVING, Ordering::Release);
         let outcome = self.moved().and_then(|batch| self.write_placed(batch, WriteOptions::default()));
-        let lies = if outcome.is_ok() { BESIDE } else { ALONE };
-        catalog.default.store(lies, Ordering::Release);
+        if outcome.is_ok() {
+            self.inner.begin_deadlines();
+        }
+        catalog.set_beside(outcome.is_ok());
         outcome
     }
 
@@ -352,7 +421,7 @@ impl Db {
         for (key, value) in &high {
             batch.push(Op { kind: Kind::Put, key: &Space::Default.place(key)?, value });
         }
-        self.inner.catalog.set_marker(&mut batch);
+        self.inner.catalog.set_marker(&mut batch, VERSION);
         batch.push(Op { kind: Kind::Put, key: &CATALOGUE.place(NEXT)?, value: &records::of_numbers(&[1]) });
         Ok(batch)
     }
@@ -364,12 +433,11 @@ impl Db {
         if store.read_only {
             return Err(Error::ReadOnly);
         }
-        let is_alone = store.catalog.default_space() == Space::Alone;
-        let number = if is_alone { None } else { store.number_in(&named(name))? };
-        let number = number.ok_or_else(|| Error::NoKeyspace { name: name.to_owned() })?;
+        let record = store.named_as(name)?;
+        let number = record.ok_or_else(|| Error::NoKeyspace { name: name.to_owned() })?.number;
         let shared = open.get(name).and_then(Weak::upgrade);
         let keyspace =
-            shared.unwrap_or_else(|| Arc::new(OpenKeyspace::new(name, number, store.catalog.owner)));
+            shared.unwrap_or_else(|| Arc::new(OpenKeyspace::new(name, number, store.catalog.owner, NEVER)));
         keyspace.drop_by(|| {
             let mut batch = WriteBatch::new();
             let place = CATALOGUE.place(&named(name))?.into_owned();
@@ -382,53 +450,6 @@ impl Db {
         open.remove(name);
         Ok(())
     }
-
-    /// Names every keyspace that has keys and no name: see [`Db::recover_keyspaces`].
-    pub(super) fn name_unknown(&self) -> Result<Vec<String>> {
-        let store = &*self.inner;
-        let _open = store.catalog.changing.lock();
-        if store.read_only {
-            return Err(Error::ReadOnly);
-        }
-        store.catalog.check_readable()?;
-        if store.catalog.default_space() == Space::Default {
-            return self.name_all();
-        }
-        if !store.has_lost_marker()? {
-            return Ok(Vec::new());
-        }
-        let _alone = store.catalog.moving.write();
-        store.catalog.default.store(BESIDE, Ordering::Release);
-        let recovered = store.load_range_tombstones().and_then(|()| self.name_all());
-        recovered.inspect_err(|_| {
-            store.catalog.default.store(ALONE, Ordering::Release);
-            store.core.range_tombstones.set(Vec::new());
-        })
-    }
-
-    fn name_all(&self) -> Result<Vec<String>> {
-        let store = &*self.inner;
-        let (names, dropped) = (store.names()?, store.dropped()?);
-        let known = |number| number == 0 || dropped.contains(&number) || names.values().any(|n| *n == number);
-        let unknown: Vec<u32> = store.unknown(known)?.into_keys().flatten().collect();
-        let free = |number: &u32| {
-            let plain = format!("recovered-{number}");
-            let further = (2..).map(|i| format!("{plain}-{i}"));
-            std::iter::once(plain.clone())
-                .chain(further)
-                .find(|name| !names.contains_key(name))
-                .unwrap_or(plain)
-        };
-        let recovered: Vec<(String, u32)> = unknown.iter().map(|number| (free(number), *number)).collect();
-        let highest = names.values().chain(&dropped).chain(&unknown).max().copied().unwrap_or(0);
-        let next = store.number_in(NEXT)?.unwrap_or(0).max(highest.saturating_add(1));
-        self.name_keyspaces(&recovered, next)?;
-        Ok(recovered.into_iter().map(|(name, _)| name).collect())
-    }
-}
-
-fn all_are_given() -> Error {
-    Error::invalid("all numbers of keyspaces were given")
 }
 
 fn check_name(name: &str) -> Result<()> {

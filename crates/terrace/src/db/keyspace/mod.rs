@@ -3,22 +3,32 @@
 //! | file | what it owns |
 //! |---|---|
 //! | `catalog.rs` | which keyspaces there are, and whether the default one makes room for them |
+//! | `check.rs` | whether every key is some keyspace's |
+//! | `due.rs` | looking for entries that are due |
+//! | `expiry.rs` | entries that expire |
 //! | `placing.rs` | the places of the keys of writes |
 //! | `ranges_file.rs` | the file of a database that may have range tombstones |
 //! | `records.rs` | its records, and what lies in each keyspace |
-//! | `sweep.rs` | removing what dropped keyspaces have left |
+//! | `recover.rs` | naming keyspaces again after damage |
+//! | `sweep.rs` | removing what nobody needs any more |
 //!
 //! Where their keys lie is in `keyspaces`.
 
 pub(super) mod catalog;
+mod check;
+mod due;
+mod expiry;
 mod placing;
 mod ranges_file;
 mod records;
+mod recover;
 pub(super) mod sweep;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
+
+pub use expiry::Expiry;
 
 use bytes::Bytes;
 use terrace_base::Result;
@@ -26,8 +36,7 @@ use terrace_table::Kind;
 
 use crate::batch::{Op, WriteBatch};
 use crate::core::condition::Condition;
-use crate::core::report::CheckReport;
-use crate::db::{CasMismatch, Db, DbIter, Entries, KeyRange, Snapshot, Store};
+use crate::db::{CasMismatch, Db, DbIter, Entries, KeyRange, Snapshot};
 use crate::keyspaces::{MAX_NUMBERED_KEY_BYTES, OpenKeyspace, Space};
 use crate::options::WriteOptions;
 
@@ -39,7 +48,7 @@ use crate::options::WriteOptions;
 /// # let db = terrace::Db::open(dir.path(), terrace::Options::default())?;
 /// use terrace::{ErrorKind, KeyspaceOptions};
 ///
-/// let existing = KeyspaceOptions { create_if_missing: false };
+/// let existing = KeyspaceOptions { create_if_missing: false, ..KeyspaceOptions::default() };
 /// assert_eq!(db.keyspace_with("users", existing).unwrap_err().kind(), ErrorKind::NoKeyspace);
 /// # Ok(())
 /// # }
@@ -48,11 +57,14 @@ use crate::options::WriteOptions;
 pub struct KeyspaceOptions {
     /// Whether a keyspace that does not exist is made.
     pub create_if_missing: bool,
+    /// How long its entries live. `None`: as long as they do in a keyspace that exists; for good in one that is made,
+    /// and whether they can expire is fixed then. Another time to live than before is that of what is put from now on.
+    pub expiry: Option<Expiry>,
 }
 
 impl Default for KeyspaceOptions {
     fn default() -> Self {
-        KeyspaceOptions { create_if_missing: true }
+        KeyspaceOptions { create_if_missing: true, expiry: None }
     }
 }
 
@@ -115,7 +127,8 @@ impl Db {
     ///
     /// # Errors
     ///
-    /// `NoKeyspace` if there is none and none is to be made.
+    /// `NoKeyspace` if there is none and none is to be made; `InvalidArgument` if there is one whose entries cannot
+    /// expire and they are to.
     pub fn keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         let open = self.open_keyspace(name, &options)?;
         Ok(Keyspace { db: self.clone(), open })
@@ -154,13 +167,14 @@ impl Db {
         Ok(())
     }
 
-    /// Removes now what dropped keyspaces and deleted ranges have left, instead of in the background.
+    /// Removes now what dropped keyspaces and deleted ranges have left, and every entry that has expired, instead of in
+    /// the background.
     ///
     /// # Errors
     ///
     /// Those of [`delete`](Self::delete).
     pub fn sweep(&self) -> Result<()> {
-        self.inner.sweep_all()
+        self.inner.sweep_everything()
     }
 
     /// Gives every keyspace that has keys and has lost its name a new one, and returns these names. There is one only
@@ -318,7 +332,9 @@ impl Keyspace {
     ) -> Result<Option<Bytes>> {
         let key = key.as_ref();
         let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| self.swap(key, expected, new);
-        self.db.update(self.get(key)?, update, swap, WriteOptions::default())
+        // What is written again lives longer.
+        let skips_same = !self.open.is_dated();
+        self.db.update(self.get(key)?, update, swap, skips_same)
     }
 
     /// Flushes, and merges all tables with keys of the keyspace in `range`.
@@ -343,9 +359,13 @@ impl Keyspace {
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
     ) -> Result<Result<(), CasMismatch>> {
-        let _not_dropped = self.open.write()?;
-        let place = self.space().place(key)?;
-        let swapped = self.db.swap(&place, expected, new, WriteOptions::default())?;
+        let stored = new.map(|new| self.stored(new, None)).transpose()?;
+        let swap = || {
+            let _not_dropped = self.open.write()?;
+            let place = self.space().place(key)?;
+            self.db.swap(&place, expected, stored.as_deref(), WriteOptions::default())
+        };
+        let swapped = sweep::after_write(&self.db.inner.store, swap())?;
         if swapped.is_ok() {
             let kind = if new.is_some() { Kind::Put } else { Kind::Delete };
             self.open.counts.count(Op { kind, key, value: new.unwrap_or_default() });
@@ -364,9 +384,24 @@ impl Keyspace {
     }
 
     fn write_one(&self, op: Op<'_>, condition: Condition<'_>, options: WriteOptions) -> Result<bool> {
-        let _not_dropped = self.open.write()?;
-        let place = self.space().place(op.key)?;
-        let done = self.db.write_one(Op { key: &place, ..op }, condition, options)?;
+        self.write_for(op, None, condition, options)
+    }
+
+    /// Writes one key; what is put lives for `ttl`, in the unit of deadlines, or as long as others here.
+    fn write_for(
+        &self,
+        op: Op<'_>,
+        ttl: Option<u64>,
+        condition: Condition<'_>,
+        options: WriteOptions,
+    ) -> Result<bool> {
+        let stored = if op.kind == Kind::Put { self.stored(op.value, ttl)? } else { op.value.into() };
+        let write = || {
+            let _not_dropped = self.open.write()?;
+            let place = self.space().place(op.key)?;
+            self.db.write_one(Op { key: &place, value: &stored, ..op }, condition, options)
+        };
+        let done = sweep::after_write(&self.db.inner.store, write())?;
         if done {
             self.open.counts.count(op);
         }
@@ -379,45 +414,11 @@ impl WriteBatch {
     /// written.
     pub fn put_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         let op = Op { kind: Kind::Put, key: key.as_ref(), value: value.as_ref() };
-        self.push_in(keyspace.open(), op);
+        self.put_stored(keyspace, op, None);
     }
 
     /// Adds a delete of a key of `keyspace`.
     pub fn delete_in(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
         self.push_in(keyspace.open(), Op { kind: Kind::Delete, key: key.as_ref(), value: &[] });
-    }
-}
-
-impl Store {
-    /// Checks the catalogue, and that every key is some keyspace's. `changing` is locked.
-    pub(super) fn check_keyspaces(&self, report: &mut CheckReport) -> Result<()> {
-        if self.catalog.default_space() == Space::Alone {
-            if report.note(self.has_lost_marker())?.unwrap_or_default() {
-                let what = "keyspaces have names and the database has no marker of them";
-                report.problems.push(format!("{what}; recover_keyspaces sets it"));
-            }
-            return Ok(());
-        }
-        let read = || Ok((self.names()?, self.dropped()?, self.next_number()?));
-        let Some((names, dropped, next)) = report.note(read())? else { return Ok(()) };
-        let mut numbers: Vec<u32> = names.values().chain(&dropped).copied().collect();
-        numbers.sort_unstable();
-        let beyond = |number: &&u32| **number == 0 || **number >= next;
-        report.problems.extend(numbers.iter().filter(beyond).map(|number| {
-            format!("keyspace {number} has a number that was not given yet: the next one is {next}")
-        }));
-        report.problems.extend(
-            numbers
-                .windows(2)
-                .filter(|pair| pair[0] == pair[1])
-                .map(|pair| format!("two keyspaces have number {}", pair[0])),
-        );
-        let known = |number| number == 0 || numbers.binary_search(&number).is_ok();
-        let unknown = report.note(self.unknown(known))?.unwrap_or_default();
-        report.problems.extend(unknown.into_iter().map(|(number, key)| match number {
-            Some(number) => format!("keyspace {number} has keys and no name; recover_keyspaces gives it one"),
-            None => format!("the key at \"{}\" belongs to no keyspace", key.escape_ascii()),
-        }));
-        Ok(())
     }
 }

@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use terrace_base::Result;
 use terrace_table::Kind;
 
 use crate::batch::{Op, WriteBatch};
-use crate::core::engine::{Direction, EngineIter};
+use crate::core::engine::{Direction, Engine, EngineIter};
 use crate::db::{Store, range_delete};
-use crate::keyspaces::{ESCAPE, Prefix, Space};
+use crate::keyspaces::{DATED, ESCAPE, NEVER, Prefix, Space};
 
 /// The keyspace of the catalogue.
 pub(super) const CATALOGUE: Space = Space::Numbered(Prefix::of(0));
@@ -26,6 +27,9 @@ pub(super) const VERSION: u8 = 1;
 
 /// The version of the marker from the first range tombstone on.
 pub(super) const VERSION_WITH_RANGES: u8 = 2;
+
+/// The same from the first dated keyspace on.
+pub(super) const VERSION_WITH_EXPIRY: u8 = 3;
 
 /// The version of the catalogue that a record is of; `None` if it is of none.
 pub(super) fn version_of(value: &[u8]) -> Option<u8> {
@@ -63,6 +67,38 @@ pub(super) fn number_of(value: &[u8]) -> Option<u32> {
     }
 }
 
+/// What the record of a name says of its keyspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::db) struct Named {
+    pub number: u32,
+    /// In the unit of deadlines; for a dated one.
+    pub time_to_live: u64,
+}
+
+impl Named {
+    /// The record's value.
+    pub fn encode(&self) -> Vec<u8> {
+        match self.number & DATED {
+            0 => of_numbers(&[self.number]),
+            _ => {
+                let high = (self.time_to_live >> 32) as u32;
+                of_numbers(&[self.number, self.time_to_live as u32, high])
+            }
+        }
+    }
+
+    /// `None` if the value is damaged.
+    pub fn decode(value: &[u8]) -> Option<Named> {
+        match numbers_of(value)?[..] {
+            [number] if number & DATED == 0 => Some(Named { number, time_to_live: NEVER }),
+            [number, low, high] if number & DATED != 0 => {
+                Some(Named { number, time_to_live: u64::from(high) << 32 | u64::from(low) })
+            }
+            _ => None,
+        }
+    }
+}
+
 /// The key of a name.
 pub(super) fn named(name: &str) -> Vec<u8> {
     [NAMES, name.as_bytes()].concat()
@@ -81,7 +117,16 @@ impl Store {
         number_of(&found).map(Some).ok_or_else(|| self.catalog.damaged("a record with a number", &found))
     }
 
-    /// The number that the next keyspace gets.
+    /// The record of the keyspace `name`.
+    pub(super) fn named_as(&self, name: &str) -> Result<Option<Named>> {
+        if self.catalog.default_space() == Space::Alone {
+            return Ok(None);
+        }
+        let Some(found) = self.record(&named(name))? else { return Ok(None) };
+        Named::decode(&found).map(Some).ok_or_else(|| self.catalog.damaged("a record of a name", &found))
+    }
+
+    /// The number that the next keyspace gets, but for the bit of dated ones.
     pub(super) fn next_number(&self) -> Result<u32> {
         match self.number_in(NEXT)? {
             Some(next) => Ok(next),
@@ -115,17 +160,17 @@ impl Store {
         Ok(())
     }
 
-    /// The names of all keyspaces and their numbers.
-    pub(super) fn names(&self) -> Result<BTreeMap<String, u32>> {
+    /// The names of all keyspaces and their records.
+    pub(super) fn names(&self) -> Result<BTreeMap<String, Named>> {
         let mut names = BTreeMap::new();
         if self.catalog.default_space() == Space::Alone {
             return Ok(names);
         }
         self.visit(Prefix::of(0), |key, value| {
             let Some(name) = key.strip_prefix(NAMES) else { return Ok(true) };
-            let name = str::from_utf8(name).ok().zip(number_of(value));
-            let (name, number) = name.ok_or_else(|| self.catalog.damaged("a name and its number", key))?;
-            names.insert(name.to_owned(), number);
+            let name = str::from_utf8(name).ok().zip(Named::decode(value));
+            let (name, record) = name.ok_or_else(|| self.catalog.damaged("a name and its number", key))?;
+            names.insert(name.to_owned(), record);
             Ok(true)
         })?;
         Ok(names)
@@ -133,18 +178,28 @@ impl Store {
 
     /// Shows `each` the keys of a keyspace with their values, in order if there is one, as long as it wants more.
     pub(super) fn visit(&self, prefix: Prefix, each: impl FnMut(&[u8], &[u8]) -> Result<bool>) -> Result<()> {
-        self.visit_from(prefix, prefix.as_slice(), each)
+        self.visit_in(&self.engine, prefix, prefix.as_slice(), each)
     }
 
-    /// [`visit`](Self::visit), from a place on if there is an order.
-    pub(super) fn visit_from(
+    /// [`visit`](Self::visit), from a place on if there is an order, and with what is hidden or due.
+    pub(super) fn visit_all_from(
         &self,
+        prefix: Prefix,
+        from: &[u8],
+        each: impl FnMut(&[u8], &[u8]) -> Result<bool>,
+    ) -> Result<()> {
+        self.visit_in(&self.unmasked, prefix, from, each)
+    }
+
+    fn visit_in(
+        &self,
+        engine: &Arc<dyn Engine>,
         prefix: Prefix,
         from: &[u8],
         mut each: impl FnMut(&[u8], &[u8]) -> Result<bool>,
     ) -> Result<()> {
-        let is_ordered = self.engine.ordered().is_ok();
-        self.walk_from(from, |walk| {
+        let is_ordered = engine.ordered().is_ok();
+        self.walk_from(engine, from, |walk| {
             while let Some((place, value)) = walk.next()? {
                 match place.strip_prefix(prefix.as_slice()) {
                     Some(key) if each(key, &value)? => {}
@@ -156,14 +211,25 @@ impl Store {
         })
     }
 
-    /// Whether there is a key in the keyspace with this number.
-    pub(super) fn has_keys(&self, number: u32) -> Result<bool> {
+    /// Whether there is a key in the keyspace with this number, dated or not, even if nobody sees it.
+    pub(super) fn has_any_keys(&self, number: u32) -> Result<bool> {
         let mut found = false;
-        self.visit(Prefix::of(number), |_, _| {
-            found = true;
-            Ok(false)
-        })?;
+        for prefix in [Prefix::of(number), Prefix::of(number | DATED)] {
+            self.visit_all_from(prefix, prefix.as_slice(), |_, _| {
+                found = true;
+                Ok(false)
+            })?;
+        }
         Ok(found)
+    }
+
+    /// Recalls for the marker whether a keyspace is dated, if damage has taken it.
+    pub(in crate::db) fn recall_marker(&self) {
+        if self.catalog.is_marker_lost() {
+            // Where damage hides that, builds that know nothing of deadlines are better refused.
+            let numbers = self.names().map(|names| names.values().map(|named| named.number).collect());
+            self.catalog.note_numbers(&numbers.unwrap_or_else(|_| vec![DATED]));
+        }
     }
 
     /// Whether there are records of the catalogue. There is a marker beside them, unless damage has taken it.
@@ -176,12 +242,12 @@ impl Store {
         Ok(found)
     }
 
-    /// The keyspaces with keys in them, as far as `is_known` does not know them, with a key of each; `None` is for
+    /// The keyspaces with keys in them, seen or not, as far as `is_known` does not know them, with a key of each; `None` is for
     /// places that are no keyspace's.
     pub(super) fn unknown(&self, is_known: impl Fn(u32) -> bool) -> Result<BTreeMap<Option<u32>, Vec<u8>>> {
         let mut unknown = BTreeMap::new();
         let is_ordered = self.engine.ordered().is_ok();
-        self.walk_from(&[ESCAPE], |walk| {
+        self.walk_from(&self.unmasked, &[ESCAPE], |walk| {
             while let Some((place, _)) = walk.next()? {
                 match Prefix::number_at(&place) {
                     number if !Space::Default.holds(&place) => {
@@ -201,23 +267,28 @@ impl Store {
         Ok(unknown)
     }
 
-    /// Has `look` walk over the keys as of now, from `place` on if the engine has an order of keys.
-    fn walk_from(&self, place: &[u8], look: impl FnOnce(&mut dyn EngineIter) -> Result<()>) -> Result<()> {
-        self.looked_through(|at| self.walk_at(at, place, look))
+    /// Has `look` walk over the keys of `engine` as of now, from `place` on if it has an order of keys.
+    pub(super) fn walk_from<T>(
+        &self,
+        engine: &Arc<dyn Engine>,
+        place: &[u8],
+        look: impl FnOnce(&mut dyn EngineIter) -> Result<T>,
+    ) -> Result<T> {
+        self.looked_through(|at| {
+            if engine.ordered().is_err() {
+                return look(&mut *engine.clone().walk_all(at)?);
+            }
+            let mut walk = engine.clone().walk(at, Direction::Forward)?;
+            walk.seek(Bound::Included(place))?;
+            look(&mut *walk)
+        })
     }
 
-    fn walk_at(
-        &self,
-        at: u64,
-        place: &[u8],
-        look: impl FnOnce(&mut dyn EngineIter) -> Result<()>,
-    ) -> Result<()> {
-        let engine = self.engine.clone();
-        if engine.ordered().is_err() {
-            return look(&mut *engine.walk_all(at)?);
-        }
-        let mut walk = engine.walk(at, Direction::Forward)?;
-        walk.seek(Bound::Included(place))?;
-        look(&mut *walk)
+    /// Entries may be dated from now on.
+    pub(super) fn begin_deadlines(&self) {
+        let held = self.engine.hold(&self.core.snapshots);
+        self.core.deadlines.begin(held.seq());
+        drop(held);
+        self.engine.released();
     }
 }

@@ -1,4 +1,5 @@
-//! Removing the keys of dropped keyspaces, and what range tombstones hide, in steps, beside everything else.
+//! Removing the keys of dropped keyspaces, what range tombstones hide and what is due, in steps, beside everything
+//! else.
 //!
 //! 1. A step belongs to an open database: closing waits for the one that runs, and no other begins.
 //! 2. A number stays noted until all keys of its keyspace are gone. So an opening goes on where a process was killed.
@@ -10,18 +11,13 @@ use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use terrace_base::{Error, ErrorKind, Result};
-use terrace_table::Kind;
 
-use crate::batch::{Op, WriteBatch};
+use crate::batch::WriteBatch;
 use crate::db::Store;
+use crate::db::keyspace::due::DueSearch;
 use crate::db::range_delete::RangeSweep;
+use crate::db::removal::{KEYS, KEYS_WITHOUT_ORDER};
 use crate::keyspaces::Prefix;
-
-/// Keys that one step removes.
-const KEYS: usize = 256;
-
-/// The same for an engine that has to look through all keys to find them.
-const KEYS_WITHOUT_ORDER: usize = 16 << 10;
 
 /// Steps of a database.
 #[derive(Debug, Default)]
@@ -38,6 +34,7 @@ struct State {
     /// The number of the keyspace whose keys are being removed, and the place up to which they are.
     done: Option<(u32, Vec<u8>)>,
     ranges: RangeSweep,
+    due: DueSearch,
 }
 
 impl Sweeps {
@@ -47,24 +44,36 @@ impl Sweeps {
     }
 }
 
-/// Begins to remove what dropped keyspaces have left, if there is something. If that cannot be told, it stays.
+/// Begins to remove what nobody needs, if there is something. If that cannot be told, it stays.
 pub(in crate::db) fn resume(store: &Arc<Store>) {
     match store.has_to_sweep() {
         Ok(false) => {}
         Ok(true) if store.read_only => {}
         Ok(true) => start(store),
-        Err(error) => tracing::warn!(%error, "what dropped keyspaces and deleted ranges have left stays"),
+        Err(error) => {
+            tracing::warn!(%error, "what dropped keyspaces and deleted ranges have left, and what is due, stays")
+        }
     }
 }
 
 pub(in crate::db) fn start(store: &Arc<Store>) {
     if !store.core.env.executor.runs_beside() {
         if let Err(error) = store.sweep_all() {
-            tracing::warn!(%error, "what dropped keyspaces and deleted ranges have left stays until there are more, or until the next opening");
+            tracing::warn!(%error, "what dropped keyspaces and deleted ranges have left, and what is due, stays until there are more, or until the next opening");
         }
     } else if !store.sweeps.running.swap(true, Ordering::SeqCst) {
         spawn(store);
     }
+}
+
+/// The outcome of a write to keyspaces. Begins to look for what is due if that is worth while; the caller keeps no
+/// keyspace from being dropped.
+pub(in crate::db) fn after_write<T>(store: &Arc<Store>, outcome: Result<T>) -> Result<T> {
+    let is_refused = outcome.as_ref().is_err_and(Error::is_out_of_space);
+    if store.core.deadlines.want_search_after(is_refused) {
+        start(store);
+    }
+    outcome
 }
 
 fn spawn(store: &Arc<Store>) {
@@ -84,7 +93,7 @@ fn run(sweeps: &Sweeps, store: Weak<Store>) {
         Ok(false) => {}
         Err(error) if error.kind() == ErrorKind::Closed => {}
         Err(error) => {
-            tracing::warn!(%error, "what dropped keyspaces and deleted ranges have left stays until there are more, or until the next opening");
+            tracing::warn!(%error, "what dropped keyspaces and deleted ranges have left, and what is due, stays until there are more, or until the next opening");
             return sweeps.running.store(false, Ordering::SeqCst);
         }
     }
@@ -97,13 +106,21 @@ fn run(sweeps: &Sweeps, store: Weak<Store>) {
 
 impl Store {
     fn has_to_sweep(&self) -> Result<bool> {
-        Ok(!self.written_tombstones().is_empty() || !self.dropped()?.is_empty())
+        Ok(self.core.deadlines.is_search_wanted()
+            || !self.written_tombstones().is_empty()
+            || !self.dropped()?.is_empty())
     }
 
     /// Takes all steps on this thread.
     pub(super) fn sweep_all(&self) -> Result<()> {
         while self.sweep_once()? {}
         Ok(())
+    }
+
+    /// The same, and looks for everything that is due, however little was put since the last search.
+    pub(super) fn sweep_everything(&self) -> Result<()> {
+        self.sweeps.state.lock().due.begin(&self.core);
+        self.sweep_all()
     }
 
     /// Takes a step on this thread; returns whether there may be more to do.
@@ -124,58 +141,38 @@ impl Store {
         self.sweep_range(&mut state.ranges)
     }
 
-    /// Removes some keys; returns whether there may be more to do.
+    /// Removes some keys; returns whether there may be more to do. What keeps one kind from being swept keeps no other.
     fn sweep(&self, state: &mut State) -> Result<bool> {
-        match self.sweep_dropped(state) {
+        let dropped = self.sweep_dropped(state);
+        if dropped.as_ref().is_ok_and(|more| *more) || self.sweep_due(&mut state.due)? {
+            return Ok(true);
+        }
+        match self.sweep_range(&mut state.ranges) {
             Ok(true) => Ok(true),
-            // What keeps one from being swept keeps no other.
-            outcome => {
-                if self.sweep_range(&mut state.ranges)? {
-                    Ok(true)
-                } else {
-                    outcome
-                }
-            }
+            ranges => dropped.and(ranges).and(state.due.outcome()),
         }
     }
 
     fn sweep_dropped(&self, state: &mut State) -> Result<bool> {
         let Some(number) = self.dropped()?.first().copied() else { return Ok(false) };
         let prefix = Prefix::of(number);
-        // Tombstones of earlier steps are not passed again: nothing comes into a dropped keyspace.
+        // Nothing comes into a dropped keyspace: tombstones of earlier steps are not passed again.
         let done = state.done.take().filter(|(other, _)| *other == number);
         let from = done.map_or_else(|| prefix.as_slice().to_vec(), |(_, place)| place);
         let most = if self.engine.ordered().is_ok() { KEYS } else { KEYS_WITHOUT_ORDER };
         let mut places = Vec::new();
-        self.visit_from(prefix, &from, |key, _| {
+        self.visit_all_from(prefix, &from, |key, _| {
             places.push([prefix.as_slice(), key].concat());
             Ok(places.len() < most)
         })?;
-        self.remove(&places)?;
-        if places.len() < most {
+        let (is_all, last) = (places.len() < most, places.last().cloned());
+        self.remove(places, &|_| Ok(true))?;
+        if is_all {
             self.forget_dropped(number)?;
         } else if self.engine.ordered().is_ok() {
-            state.done = places.pop().map(|last| (number, last));
+            state.done = last.map(|last| (number, last));
         }
         Ok(true)
-    }
-
-    /// Removes keys, fewer at a time if there is little room.
-    fn remove(&self, places: &[Vec<u8>]) -> Result<()> {
-        let (mut rest, mut together) = (places, places.len());
-        while !rest.is_empty() {
-            let mut batch = WriteBatch::new();
-            let some = &rest[..together.min(rest.len())];
-            some.iter().for_each(|key| batch.push(Op { kind: Kind::Delete, key, value: &[] }));
-            match self.commit(batch, false, false, &|| Ok(true)) {
-                Ok(_) => rest = &rest[some.len()..],
-                Err(e) if together > 1 && matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::PoolFull) => {
-                    together /= 2;
-                }
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
     }
 
     fn forget_dropped(&self, number: u32) -> Result<()> {

@@ -4,10 +4,11 @@ use terrace_base::ErrorKind;
 use terrace_pmem::Profile;
 use terrace_table::Kind;
 
+use super::catalog::place_of;
 use super::records::{CATALOGUE, NEXT, named, number_of, of_numbers, version_of};
 use crate::batch::{Op, WriteBatch};
 use crate::options::{EngineKind, Options, PoolChoice, WriteOptions};
-use crate::{Db, KeyspaceOptions};
+use crate::{Db, Expiry, KeyspaceOptions};
 
 fn open(dir: &tempfile::TempDir, engine: EngineKind) -> Db {
     let mut options = Options { engine, ..Options::default() };
@@ -80,7 +81,7 @@ fn one_of_two_records_says_that_there_are_keyspaces() {
     for lost in [&b""[..], NEXT] {
         let (_dir, db) = damaged(EngineKind::Lsm, &[lost]);
         assert_eq!(db.get([0xff, 9]).unwrap().as_deref(), Some(&b"high"[..]));
-        let existing = KeyspaceOptions { create_if_missing: false };
+        let existing = KeyspaceOptions { create_if_missing: false, ..KeyspaceOptions::default() };
         assert!(db.keyspace_with("one", existing).unwrap().get("name").unwrap().is_some());
         db.recover_keyspaces().unwrap();
         assert!(db.keyspace("new").unwrap().get("name").unwrap().is_none());
@@ -94,14 +95,57 @@ fn a_later_version_is_refused_by_name() {
     let db = open(&dir, EngineKind::Lsm);
     db.keyspace("one").unwrap();
     let mut batch = WriteBatch::new();
-    let later = b"terrace-spaces\0\x03";
+    let later = b"terrace-spaces\0\x04";
     batch.push(Op { kind: Kind::Put, key: &CATALOGUE.place(b"").unwrap(), value: later });
     db.write_placed(batch, WriteOptions::default()).unwrap();
     drop(db);
     let options = Options { engine: EngineKind::Lsm, ..Options::default() };
     let refused = Db::open(dir.path(), options).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidFormat);
-    assert!(refused.to_string().contains("version 3 of the catalogue of keyspaces"), "{refused}");
+    assert!(refused.to_string().contains("version 4 of the catalogue of keyspaces"), "{refused}");
+}
+
+#[test]
+fn a_dated_keyspace_has_a_marker_of_its_own_and_no_tombstones_to_look_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir, EngineKind::Lsm);
+    db.keyspace("plain").unwrap();
+    let marker = |db: &Db| {
+        let found = db.inner.unmasked.get(&CATALOGUE.place(b"").unwrap(), None).unwrap();
+        version_of(&found.unwrap()).unwrap()
+    };
+    assert_eq!(marker(&db), 1);
+    let expiry = Some(Expiry::After(std::time::Duration::from_millis(0x0001_0002_0003)));
+    db.keyspace_with("dated", KeyspaceOptions { expiry, ..KeyspaceOptions::default() }).unwrap();
+    assert_eq!(marker(&db), 3);
+    let record = db.inner.unmasked.get(&place_of("dated"), None).unwrap().unwrap();
+    assert_eq!(&record[..], b"terrace-spaces\0\x01\x02\0\0\x80\x03\0\x02\0\x01\0\0\0");
+    drop(db);
+    let db = open(&dir, EngineKind::Lsm);
+    assert!(!db.inner.catalog.may_have_ranges());
+    db.delete_range("a".."b").unwrap();
+    assert!(db.inner.catalog.may_have_ranges());
+    drop(db);
+    let db = open(&dir, EngineKind::Lsm);
+    assert!(db.inner.catalog.may_have_ranges() && marker(&db) == 3);
+    assert_eq!(db.keyspace("dated").unwrap().expiry(), expiry);
+}
+
+/// Damage takes the marker: the next one that is written says again that a keyspace is dated.
+#[test]
+fn a_lost_marker_is_recalled() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(&dir, EngineKind::Lsm);
+    let expiry = Some(Expiry::ByEntry);
+    db.keyspace_with("dated", KeyspaceOptions { expiry, ..KeyspaceOptions::default() }).unwrap();
+    let mut batch = WriteBatch::new();
+    batch.push(Op { kind: Kind::Delete, key: &CATALOGUE.place(b"").unwrap(), value: &[] });
+    db.write_placed(batch, WriteOptions::default()).unwrap();
+    drop(db);
+    let db = open(&dir, EngineKind::Lsm);
+    db.keyspace("plain").unwrap();
+    let found = db.inner.unmasked.get(&CATALOGUE.place(b"").unwrap(), None).unwrap();
+    assert_eq!(version_of(&found.unwrap()), Some(3));
 }
 
 #[test]

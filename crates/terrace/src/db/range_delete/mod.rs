@@ -101,7 +101,7 @@ impl Db {
         drop(store.catalog.write_to(batch.keyspaces())?);
         self.make_catalogue_for_ranges()?;
         store.make_room_for_tombstone()?;
-        self.write_with_tombstone(batch, options)?;
+        sweeps::after_write(store.store(), self.write_with_tombstone(batch, options))?;
         store.core.counters.range_deletes.add(1);
         sweeps::start(store.store());
         Ok(())

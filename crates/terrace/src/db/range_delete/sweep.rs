@@ -18,15 +18,7 @@ use crate::batch::{Op, WriteBatch};
 use crate::core::engine::Direction;
 use crate::core::range_tombstones::RangeTombstone;
 use crate::db::Store;
-
-/// Keys that are removed together.
-const KEYS: usize = 256;
-
-/// Keys that one step looks at, if there are so few to be removed.
-const KEYS_SEEN: usize = 4096;
-
-/// Keys that one step removes in an engine that has to look through all keys to find them.
-const KEYS_WITHOUT_ORDER: usize = 16 << 10;
+use crate::db::removal::{KEYS, KEYS_SEEN, KEYS_WITHOUT_ORDER};
 
 /// How far the sweep of range tombstones has come.
 #[derive(Debug, Default)]
@@ -84,7 +76,7 @@ impl Store {
         let from = reached.take().filter(|(id, _)| *id == tombstone.id).map(|(_, place)| place);
         let one = std::slice::from_ref(tombstone);
         let found = self.looked_through(|at| self.hidden_in_order(one, from.as_deref(), at))?;
-        self.remove_hidden(one, found.places)?;
+        self.remove(found.places, &|place| self.is_hidden_by(one, place))?;
         match found.last {
             Some(last) => *reached = Some((tombstone.id, last)),
             None => self.end(tombstone)?,
@@ -95,7 +87,7 @@ impl Store {
     /// A step where keys have no order: all tombstones are swept in one walk.
     fn sweep_anywhere(&self, tombstones: &[Arc<RangeTombstone>]) -> Result<()> {
         let found = self.looked_through(|at| self.hidden_anywhere(tombstones, at))?;
-        self.remove_hidden(tombstones, found.places)?;
+        self.remove(found.places, &|place| self.is_hidden_by(tombstones, place))?;
         match found.last {
             Some(_) => Ok(()),
             None => tombstones.iter().try_for_each(|tombstone| self.end(tombstone)),
@@ -161,47 +153,6 @@ impl Store {
         let mut is_hidden = false;
         self.unmasked.get_with(place, None, &mut |value| is_hidden = value.number < newest)?;
         Ok(is_hidden)
-    }
-
-    /// Whether that is so at all `places`, by sound data.
-    fn are_hidden_by(&self, tombstones: &[Arc<RangeTombstone>], places: &[Vec<u8>]) -> Result<bool> {
-        let failed_maps = self.core.table_reader.maps().failures();
-        for place in places {
-            if !self.is_hidden_by(tombstones, place)? {
-                return Ok(false);
-            }
-        }
-        self.unmasked.intact()?;
-        self.core.table_reader.intact_since(failed_maps, &self.core.dir).map(|()| true)
-    }
-
-    /// Removes the keys at `places` as far as they are still hidden, fewer at a time if there is little room.
-    fn remove_hidden(&self, tombstones: &[Arc<RangeTombstone>], mut places: Vec<Vec<u8>>) -> Result<()> {
-        let mut together = KEYS;
-        while !places.is_empty() {
-            let count = together.min(places.len());
-            let some = &places[..count];
-            let mut batch = WriteBatch::new();
-            some.iter().for_each(|key| batch.push(Op { kind: Kind::Delete, key, value: &[] }));
-            match self.commit(batch, true, false, &|| self.are_hidden_by(tombstones, some)) {
-                Ok(true) => drop(places.drain(..count)),
-                Ok(false) => {
-                    // At least one of them was put since.
-                    let mut rest = Vec::with_capacity(places.len());
-                    for place in places {
-                        if self.is_hidden_by(tombstones, &place)? {
-                            rest.push(place);
-                        }
-                    }
-                    places = rest;
-                }
-                Err(e) if count > 1 && matches!(e.kind(), ErrorKind::NoSpace | ErrorKind::PoolFull) => {
-                    together = count / 2;
-                }
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(())
     }
 
     /// Nothing is left of what `tombstone` hides: its record goes.

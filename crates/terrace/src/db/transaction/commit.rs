@@ -19,6 +19,7 @@ use super::{Isolation, State, Transaction, TransactionOptions};
 use crate::batch::{Op, WriteBatch};
 use crate::core::condition::{Condition, Expected};
 use crate::core::snapshots::Held;
+use crate::db::keyspace::sweep;
 use crate::db::read::{Hold, Snapshot};
 use crate::db::{Db, Store};
 use crate::keyspaces::Space;
@@ -47,12 +48,16 @@ impl Transaction {
 
     /// [`commit`](Self::commit), with `options`.
     pub fn commit_with(self, options: WriteOptions) -> Result<()> {
-        let Transaction { db, snapshot, options: TransactionOptions { isolation, .. }, state, .. } = self;
-        let State { writes, mut reads, keyspaces } = state.into_inner();
-        if writes.newest().is_empty() && !options.sync {
+        if self.state.lock().writes.newest().is_empty() && !options.sync {
             return Ok(());
         }
-        let db = Db { inner: db.upgrade().ok_or(Error::Closed)? };
+        let db = Db { inner: self.db.upgrade().ok_or(Error::Closed)? };
+        sweep::after_write(&db.inner.store, self.commit_to(&db, options))
+    }
+
+    fn commit_to(self, db: &Db, options: WriteOptions) -> Result<()> {
+        let Transaction { snapshot, options: TransactionOptions { isolation, .. }, state, .. } = self;
+        let State { writes, mut reads, keyspaces } = state.into_inner();
         let _not_dropped = db.inner.catalog.write_to(&keyspaces)?;
         let _stays = db.still_in_place(snapshot.space(), &writes)?;
         let (batch, space) = (writes.batch(), snapshot.space());
@@ -170,7 +175,9 @@ impl Db {
         }
         let snapshot = reads.needs_snapshot().then_some(snapshot);
         let then: Option<&Hold> = snapshot.as_ref().map(|snapshot| &**snapshot.hold());
-        let is_unchanged = |since| by_groups && inner.core.snapshots.visible() == since;
+        // What was read may have come to be due, which is no write.
+        let stands = by_groups && !reads.have_any(|place| inner.core.deadlines.is_dated(place, None));
+        let is_unchanged = |since| stands && inner.core.snapshots.visible() == since;
         let is_quick = inner.core.options.engine.keeps_all_in_memory() && !reads.has_ranges();
         if !is_unchanged(compared_at) && !is_quick {
             let now = self.snapshot();

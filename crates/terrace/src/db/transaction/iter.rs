@@ -11,7 +11,7 @@ use bytes::Bytes;
 use terrace_base::Result;
 
 use super::writes::{Overlay, end_of};
-use super::{Isolation, Transaction};
+use super::{Isolation, Transaction, written_to};
 use crate::core::engine::Direction;
 use crate::db::iter::{Parts, StoredIter, item_of};
 use crate::keyspaces::{Places, Space};
@@ -80,7 +80,7 @@ impl<'tx> MergedIter<'tx> {
                 self.ahead[place] = None;
             }
             self.pass(direction, key.clone());
-            if let Some(value) = written {
+            if let Some(value) = written_to(self.transaction.snapshot.hold(), &key, written) {
                 return Ok(Some((key, value)));
             }
         }

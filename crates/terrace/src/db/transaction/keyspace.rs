@@ -1,11 +1,13 @@
 //! What a transaction reads and writes of another keyspace than the default one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use terrace_base::{Error, Result};
 
 use super::{Transaction, TransactionIter};
+use crate::core::deadlines::time_to_live;
 use crate::db::keyspace::Keyspace;
 use crate::db::range::KeyRange;
 use crate::keyspaces::{OpenKeyspace, Space};
@@ -81,12 +83,17 @@ impl<'tx> TransactionKeyspace<'tx> {
 
     /// Sets `key` to `value`: see [`Transaction::put`].
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
-        self.write(key.as_ref(), Some(value.as_ref()))
+        self.put_for(key.as_ref(), value.as_ref(), None)
+    }
+
+    /// Sets `key` to `value`, for `ttl` from now on: see [`Keyspace::put_with_ttl`].
+    pub fn put_with_ttl(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Duration) -> Result<()> {
+        self.put_for(key.as_ref(), value.as_ref(), Some(time_to_live(ttl)))
     }
 
     /// Removes `key`, whether it exists or not.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
-        self.write(key.as_ref(), None)
+        self.transaction.write(&self.space().place(key.as_ref())?, None)
     }
 
     /// All entries, in key order: see [`range`](Self::range).
@@ -105,7 +112,9 @@ impl<'tx> TransactionKeyspace<'tx> {
         self.transaction.prefix_in(self.space(), prefix.as_ref())
     }
 
-    fn write(&self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
-        self.transaction.write(&self.space().place(key)?, value)
+    fn put_for(&self, key: &[u8], value: &[u8], ttl: Option<u64>) -> Result<()> {
+        let deadlines = self.transaction.snapshot.hold().deadlines();
+        let stored = deadlines.stored(&self.keyspace, value, ttl)?;
+        self.transaction.write(&self.space().place(key)?, Some(&stored))
     }
 }

@@ -36,12 +36,12 @@ use terrace_base::{Error, Result};
 use terrace_table::Kind;
 
 use self::reads::{Reads, Seen};
-use self::writes::Writes;
+use self::writes::{Writes, Written};
 use crate::batch::{MAX_VALUE_BYTES, Op};
 use crate::db::range::KeyRange;
-use crate::db::read::Snapshot;
+use crate::db::read::{Hold, Snapshot};
 use crate::db::{Db, Inner};
-use crate::keyspaces::{OpenKeyspace, Space, after_prefix, is_high};
+use crate::keyspaces::{DEADLINE_BYTES, OpenKeyspace, Space, after_prefix, is_high};
 use crate::options::WriteOptions;
 
 pub use self::iter::TransactionIter;
@@ -129,16 +129,25 @@ struct State {
 }
 
 impl State {
-    /// The value at a place, or that it has none, if the transaction has written or read it.
-    fn known(&self, key: &[u8]) -> Option<Option<Bytes>> {
+    /// The value at a place, or that it has none, if the transaction, which has this snapshot, has written or read it.
+    fn known(&self, snapshot: &Hold, key: &[u8]) -> Option<Option<Bytes>> {
         if let Some(written) = self.writes.newest().get(key) {
-            return Some(written.clone());
+            return Some(written_to(snapshot, key, written.clone()));
         }
         match self.reads.of(key) {
             Some(Seen::Value(value)) => Some(value.clone()),
             _ => None,
         }
     }
+}
+
+/// What a transaction with this snapshot sees of what it has written at `place`: the value without its deadline.
+fn written_to(snapshot: &Hold, place: &[u8], written: Written) -> Option<Bytes> {
+    let (stored, deadlines) = (written?, snapshot.deadlines());
+    if !deadlines.is_dated(place, Some(snapshot.seq())) {
+        return Some(stored);
+    }
+    (!deadlines.is_due(&stored)).then(|| stored.slice(DEADLINE_BYTES..))
 }
 
 impl Db {
@@ -259,7 +268,7 @@ impl Transaction {
     }
 
     fn get_at(&self, place: &[u8]) -> Result<Option<Bytes>> {
-        if let Some(known) = self.state.lock().known(place) {
+        if let Some(known) = self.state.lock().known(self.snapshot.hold(), place) {
             return Ok(known);
         }
         let value = self.snapshot.hold().get(place)?;
@@ -271,7 +280,7 @@ impl Transaction {
         {
             let State { writes, reads, .. } = &*self.state.lock();
             if let Some(written) = writes.newest().get(place) {
-                return Ok(written.is_some());
+                return Ok(written_to(self.snapshot.hold(), place, written.clone()).is_some());
             }
             match reads.of(place) {
                 Some(Seen::Value(value)) => return Ok(value.is_some()),
@@ -293,7 +302,7 @@ impl Transaction {
         let places = keys.iter().map(|key| space.place(key.as_ref())).collect::<Result<Vec<_>>>()?;
         let known: Vec<Option<Option<Bytes>>> = {
             let state = self.state.lock();
-            places.iter().map(|place| state.known(place)).collect()
+            places.iter().map(|place| state.known(self.snapshot.hold(), place)).collect()
         };
         let unknown = places.iter().zip(&known).filter(|(_, known)| known.is_none());
         let unknown: Vec<&[u8]> = unknown.map(|(place, _)| place.as_ref()).collect();

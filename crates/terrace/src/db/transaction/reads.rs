@@ -10,7 +10,8 @@
 //!    snapshot, entry by entry, and takes no memory, however much was read. A key that was written before the
 //!    iterator was made is compared, too: it may spoil a transaction needlessly, and no more.
 //! 3. The last comparison runs while nothing else is written. Where every write moves the visible
-//!    number, nothing needs to be compared while that stands still.
+//!    number, nothing needs to be compared while that stands still, but for keys that expire: one that has come to be
+//!    due was read and is gone.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -83,6 +84,11 @@ impl Reads {
     /// What was seen of `key`.
     pub fn of(&self, key: &[u8]) -> Option<&Seen> {
         self.keys.get(key)
+    }
+
+    /// Whether it has read a key that is such a one by itself, and not as one of a range.
+    pub fn have_any(&self, is_one: impl Fn(&[u8]) -> bool) -> bool {
+        self.keys.keys().any(|key| is_one(key))
     }
 
     /// The key and its value, if nothing but the value of one key was read.

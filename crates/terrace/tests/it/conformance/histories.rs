@@ -16,8 +16,11 @@ pub fn one_order_explains_what_threads_are_told(engine: &Engine) {
     for round in 0..rounds {
         let seed = variable("HISTORY_SEED").unwrap_or_else(Rng::fresh_seed);
         for (i, setup) in setups(engine).iter().enumerate() {
-            let plan = Plan { seed, threads: 3 + (round as usize + i) % 3, ops: 250, sessions: 3 };
-            run(setup, &plan);
+            for expires in [false, true] {
+                let plan =
+                    Plan { seed, threads: 3 + (round as usize + i) % 3, ops: 250, sessions: 3, expires };
+                run(setup, &plan);
+            }
         }
         if round % 10 == 9 {
             println!("{} of {rounds} rounds", round + 1);

@@ -9,7 +9,7 @@ use crate::harness::{
 };
 
 /// Keys that lie close to those of the catalogue and of other keyspaces, if they lay where they say.
-pub const HOSTILE: [&[u8]; 16] = [
+pub const HOSTILE: [&[u8]; 17] = [
     b"",
     b"\x00",
     b"a",
@@ -23,6 +23,7 @@ pub const HOSTILE: [&[u8]; 16] = [
     b"\xff\x01a",
     b"\xff\xf0",
     b"\xff\xf0\xf0",
+    b"\xff\xf3\x80\x00\x00\x01k",
     b"\xff\xff",
     b"\xff\xff\x00",
     b"\xff\xff\xff",
@@ -94,7 +95,8 @@ pub fn a_marker_is_nobodys_key(engine: &Engine) {
     for way in 0..4 {
         let (machine, db) = open("marker", engine);
         let marker = [0xff, 0];
-        let probe = db.keyspace_with("x", KeyspaceOptions { create_if_missing: false });
+        let probe =
+            db.keyspace_with("x", KeyspaceOptions { create_if_missing: false, ..KeyspaceOptions::default() });
         assert_eq!(probe.unwrap_err().kind(), ErrorKind::NoKeyspace);
         let value = b"terrace-spaces\0\x01";
         match way {

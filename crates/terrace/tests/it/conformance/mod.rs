@@ -9,6 +9,8 @@ mod commit;
 mod conditional;
 mod cursors;
 mod errors;
+mod expiry;
+mod expiry_model;
 mod files;
 mod hard;
 mod histories;
@@ -53,6 +55,10 @@ macro_rules! conformance {
                     a_flushed_log_is_in_nobodys_way, who_asks_too_much_harms_nobody_else},
                 hard::{keys_chosen_by_an_enemy, the_seed_is_nobodys, values_at_every_size_class,
                     most_is_deleted_and_other_sizes_come},
+                expiry::{entries_are_gone_when_they_are_due, what_is_put_says_how_long_it_lives,
+                    conditions_take_what_is_due_for_absent, what_is_due_goes_from_the_media,
+                    what_is_due_makes_room, keys_of_before_there_were_keyspaces_do_not_expire, times_to_live_are_kept},
+                expiry_model::{expiring_entries_match_a_map},
                 files::{compaction_frees_the_disk, a_full_disk_refuses_and_recovers, failing_operations_are_errors},
                 histories::{one_order_explains_what_threads_are_told},
                 model::{random_operations_match_a_map, random_operations_match_under_threads,

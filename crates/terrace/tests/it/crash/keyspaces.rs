@@ -1,6 +1,8 @@
 //! Keyspaces that are made and dropped, and keys of the default one that make room for them, crashed anywhere.
 
-use terrace::{EngineKind, WriteBatch};
+use std::time::Duration;
+
+use terrace::{EngineKind, Expiry, Keyspace, KeyspaceOptions, WriteBatch};
 use terrace_base::rng::Rng;
 use terrace_pmem::Granularity;
 use terrace_sim::{KvModel, Recorder};
@@ -10,6 +12,7 @@ use super::scenarios::Nested;
 use super::spaces::{Session, Story};
 use crate::harness::{key_in, there_is};
 
+/// Entries of the second one can expire.
 const NAMES: [&str; 2] = ["a", "b"];
 
 /// An operation on keyspaces, of which there are two beside the default one.
@@ -23,6 +26,9 @@ enum Op {
     /// A batch over the default keyspace and another.
     PutBoth(usize, u8),
     Delete(usize, u8),
+    /// An entry that is due at once.
+    PutDue(u8),
+    Sweep,
     Flush,
     Background,
     Reopen,
@@ -31,9 +37,9 @@ enum Op {
 fn drawn(seed: u64) -> Vec<Op> {
     let mut rng = Rng::new(seed);
     let mut ops: Vec<Op> = (0..6).map(Op::PutHigh).collect();
-    ops.extend((0..45).map(|_| {
+    ops.extend((0..55).map(|_| {
         let (name, key) = (rng.below(2) as usize, rng.below(12) as u8);
-        match rng.below(20) {
+        match rng.below(24) {
             0 | 1 => Op::Make(name),
             2 | 3 => Op::Drop(name),
             4 | 5 => Op::PutHigh(key),
@@ -42,16 +48,23 @@ fn drawn(seed: u64) -> Vec<Op> {
             14 | 15 => Op::Delete(name, key),
             16 | 17 => Op::Flush,
             18 => Op::Background,
+            19 | 20 => Op::PutDue(key),
+            21 => Op::Sweep,
             _ => Op::Reopen,
         }
     }));
     ops
 }
 
+fn made(session: &Session<'_>, recorder: &mut Recorder<KvModel>, name: usize) -> Result<Keyspace, String> {
+    let expiry = (name == 1).then_some(Expiry::ByEntry);
+    session.make_with(recorder, NAMES[name], KeyspaceOptions { create_if_missing: true, expiry })
+}
+
 fn carry_out(session: &mut Session<'_>, op: &Op, recorder: &mut Recorder<KvModel>) -> Result<(), String> {
     let value = session.stamp.to_le_bytes().repeat(15);
     match op {
-        Op::Make(name) => session.make(recorder, NAMES[*name]).map(drop),
+        Op::Make(name) => made(session, recorder, *name).map(drop),
         Op::Drop(name) => drop_one(session, recorder, NAMES[*name]),
         Op::PutHigh(key) => {
             let key = [0xff, *key];
@@ -59,12 +72,12 @@ fn carry_out(session: &mut Session<'_>, op: &Op, recorder: &mut Recorder<KvModel
             session.write(recorder, vec![change], |db| db.put(key, &value))
         }
         Op::Put(name, key) => {
-            let space = session.make(recorder, NAMES[*name])?;
+            let space = made(session, recorder, *name)?;
             let change = (key_in(Some(space.name()), &[*key]), Some(value.clone()));
             session.write(recorder, vec![change], |_| space.put([*key], &value))
         }
         Op::PutBoth(name, key) => {
-            let space = session.make(recorder, NAMES[*name])?;
+            let space = made(session, recorder, *name)?;
             let both = [(Some(space.name()), vec![*key]), (None, vec![0xff, *key])];
             let changes = both.map(|(name, key)| (key_in(name, &key), Some(value.clone())));
             session.write(recorder, changes.into(), |db| {
@@ -75,10 +88,16 @@ fn carry_out(session: &mut Session<'_>, op: &Op, recorder: &mut Recorder<KvModel
             })
         }
         Op::Delete(name, key) => {
-            let space = session.make(recorder, NAMES[*name])?;
+            let space = made(session, recorder, *name)?;
             session
                 .write(recorder, vec![(key_in(Some(space.name()), &[*key]), None)], |_| space.delete([*key]))
         }
+        Op::PutDue(key) => {
+            let space = made(session, recorder, 1)?;
+            let gone = vec![(key_in(Some(space.name()), &[*key]), None)];
+            session.write(recorder, gone, |_| space.put_with_ttl([*key], &value, Duration::ZERO))
+        }
+        Op::Sweep => session.db().sweep().map_err(|e| format!("sweeping: {e}")),
         Op::Flush => session.db().flush().map_err(|e| format!("flushing: {e}")),
         Op::Background => {
             session.help();
@@ -118,7 +137,8 @@ fn explore(engine: EngineKind, granularity: Granularity, nested: Nested) {
 }
 
 /// Must catch a keyspace that is half made or half dropped, a dropped one whose keys come back, a number that is given
-/// twice, and keys of the default keyspace that are lost as they make room.
+/// twice, keys of the default keyspace that are lost as they make room, and an older version that
+/// comes back when the one over it is due.
 #[test]
 fn keyspaces_survive_crashes() {
     everywhere().for_each(|(engine, granularity)| explore(engine, granularity, Nested::NONE));

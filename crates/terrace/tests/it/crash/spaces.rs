@@ -1,8 +1,10 @@
 //! What scenarios share that are about several keyspaces: a session, and how its survivor is judged.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use terrace::{Db, EngineKind, Keyspace, Options};
+use terrace::{Db, EngineKind, Keyspace, KeyspaceOptions, Options};
+use terrace_base::clock::ManualClock;
 use terrace_base::exec::Executor;
 use terrace_pmem::Granularity;
 use terrace_sim::{Change, KvModel, Recorder, Scenario, World, kv_scenario};
@@ -14,6 +16,9 @@ use crate::harness::{Deferred, all_keyspaces, assert_clean, there_is};
 
 /// Images of each engine on each medium; a long run gets more by the environment.
 const IMAGES: u64 = 60;
+
+/// The hour of the survivor.
+const AFTERWARDS: u32 = 10_000;
 
 /// A process that has the database open.
 pub struct Session<'a> {
@@ -28,8 +33,12 @@ pub struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    fn open(world: &'a World, options: &Options, defers: bool) -> Result<Self, String> {
+    /// Opens it at an hour: time goes on from one process to the next.
+    fn open(world: &'a World, options: &Options, defers: bool, hour: u32) -> Result<Self, String> {
         let (mut process, deferred) = (Process::new(world), defers.then(Arc::<Deferred>::default));
+        let clock = ManualClock::default();
+        clock.advance(hour * Duration::from_secs(3600));
+        process.env.clock = Arc::new(clock);
         if let Some(deferred) = &deferred {
             process.env.executor = deferred.clone();
         }
@@ -57,7 +66,16 @@ impl<'a> Session<'a> {
 
     /// Opens a keyspace, which may make it.
     pub fn make(&self, recorder: &mut Recorder<KvModel>, name: &str) -> Result<Keyspace, String> {
-        self.write(recorder, vec![(there_is(name), Some(Vec::new()))], |db| db.keyspace(name))
+        self.make_with(recorder, name, KeyspaceOptions::default())
+    }
+
+    pub fn make_with(
+        &self,
+        recorder: &mut Recorder<KvModel>,
+        name: &str,
+        options: KeyspaceOptions,
+    ) -> Result<Keyspace, String> {
+        self.write(recorder, vec![(there_is(name), Some(Vec::new()))], |db| db.keyspace_with(name, options))
     }
 
     /// Does one piece of tidying; false if there was none.
@@ -75,7 +93,8 @@ impl<'a> Session<'a> {
         db.close().map_err(|e| format!("closing: {e}"))?;
         drop(db);
         let defers = self.deferred.is_some();
-        *self = Session { stamp: self.stamp, ..Session::open(self.world, &self.options, defers)? };
+        *self =
+            Session { stamp: self.stamp, ..Session::open(self.world, &self.options, defers, self.stamp)? };
         Ok(())
     }
 
@@ -109,14 +128,14 @@ impl<Op: Clone + Send + Sync + std::fmt::Debug + 'static> Story<Op> {
         let for_judge = options.clone();
         kv_scenario(
             move |world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]| {
-                let mut session = Session::open(world, &options, defers)?;
+                let mut session = Session::open(world, &options, defers, 0)?;
                 ops.iter().try_for_each(|op| {
                     session.stamp += 1;
                     carry_out(&mut session, op, recorder)
                 })
             },
             move |world: &World, model: &KvModel| {
-                let session = Session::open(world, &for_judge, defers)?;
+                let session = Session::open(world, &for_judge, defers, AFTERWARDS)?;
                 judge(&session, world, model)?;
                 finally(&session)
             },

@@ -11,5 +11,6 @@
 mod judge;
 mod record;
 mod run;
+mod target;
 
 pub use run::{Plan, run};

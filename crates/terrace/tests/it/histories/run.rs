@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use terrace::{Bytes, Db, DbIter, Snapshot, WriteBatch};
+use terrace::{Bytes, Db, DbIter, Env, Snapshot, WriteBatch};
 use terrace_base::ErrorKind;
+use terrace_base::clock::ManualClock;
 use terrace_base::rng::Rng;
 
 use super::judge::judge;
 use super::record::{Action, Answer, Clock, Held, Later, Op, Recorder, State};
+use super::target::Target;
 use crate::harness::{Contents, Machine, Pausable, Setup, assert_clean};
 
 /// Keys in play: few, so that threads meet.
@@ -23,6 +25,8 @@ pub struct Plan {
     pub ops: usize,
     /// Times that the database is opened, killed or closed in between.
     pub sessions: usize,
+    /// Whether entries can expire.
+    pub expires: bool,
 }
 
 /// Runs the plan and judges what came out. Panics on a history that no order of commits explains.
@@ -30,15 +34,19 @@ pub fn run(setup: &Setup, plan: &Plan) {
     let mut machine = Machine::new(setup);
     let mut rng = Rng::new(plan.seed);
     let mut states = vec![State::new()];
-    let values = AtomicU64::new(1);
+    // It goes on while the database is closed.
+    let (values, time) = (AtomicU64::new(1), Arc::<ManualClock>::default());
     for session in 0..plan.sessions {
         let told = || format!("under {}, seed {}, session {session}", setup.name, plan.seed);
         let threads = Arc::new(Pausable::new(2));
-        let db = Db::open_in(machine.env_on(threads.clone()), machine.dir(), machine.options())
-            .unwrap_or_else(|e| panic!("{e}, {}", told()));
-        let ops = session_of(&db, plan, rng.next_u64(), &values);
+        let env = Env { clock: time.clone(), ..machine.env_on(threads.clone()) };
+        let db =
+            Db::open_in(env, machine.dir(), machine.options()).unwrap_or_else(|e| panic!("{e}, {}", told()));
+        let target = Target::of(&db, plan.expires);
+        let ops = session_of(&target, plan, rng.next_u64(), &values);
         states = judge(&states, &ops).unwrap_or_else(|why| panic!("{}: {why}", told()));
-        let end = everything(&db.snapshot());
+        let end = everything(&target.snapshot().unwrap());
+        drop(target);
         assert!(states.contains(&end), "{}: {end:?} at the end is none of {states:?}", told());
         states = vec![end];
         if rng.one_in(3) {
@@ -54,11 +62,11 @@ pub fn run(setup: &Setup, plan: &Plan) {
 }
 
 /// One session: every thread's operations.
-fn session_of(db: &Db, plan: &Plan, seed: u64, values: &AtomicU64) -> Vec<Op> {
+fn session_of(target: &Target<'_>, plan: &Plan, seed: u64, values: &AtomicU64) -> Vec<Op> {
     let clock = Clock::default();
     // What the session begins with.
     let mut first = Recorder::new(&clock, plan.threads);
-    first.note(Action::ReadAll, || Answer::All(everything(&db.snapshot())));
+    first.note(Action::ReadAll, || Answer::All(everything(&target.snapshot().unwrap())));
     let ops = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..plan.threads)
             .map(|thread| {
@@ -66,8 +74,8 @@ fn session_of(db: &Db, plan: &Plan, seed: u64, values: &AtomicU64) -> Vec<Op> {
                 scope.spawn(move || {
                     let rng = Rng::new(seed ^ (thread as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
                     let recorder = Recorder::new(clock, thread);
-                    let ordered = db.iter().is_ok();
-                    let mut asker = Asker { db, ordered, rng, recorder, values, views: Vec::new() };
+                    let ordered = target.iter().is_ok();
+                    let mut asker = Asker { target, ordered, rng, recorder, values, views: Vec::new() };
                     (0..plan.ops).for_each(|_| asker.ask());
                     asker.end()
                 })
@@ -88,7 +96,7 @@ enum View {
 
 /// A thread that asks.
 struct Asker<'a> {
-    db: &'a Db,
+    target: &'a Target<'a>,
     /// Whether there are iterators.
     ordered: bool,
     rng: Rng,
@@ -113,14 +121,15 @@ impl Asker<'_> {
             87..97 => self.look_at_view(),
             97 => self.tidy(Db::flush),
             98 if self.rng.one_in(4) => self.tidy(|db| db.compact_range(..)),
-            _ if self.rng.one_in(8) => assert_clean(self.db),
-            _ => self.db.sync().unwrap(),
+            98 if self.rng.one_in(2) => self.target.db().sweep().unwrap(),
+            _ if self.rng.one_in(8) => assert_clean(self.target.db()),
+            _ => self.target.db().sync().unwrap(),
         }
     }
 
     /// Flushes. Views keep flushed memtables, and large ones fill the pool: then this thread lets its own go.
     fn tidy(&mut self, flush: impl Fn(&Db) -> terrace::Result<()>) {
-        if let Err(e) = flush(self.db) {
+        if let Err(e) = flush(self.target.db()) {
             assert_eq!(e.kind(), ErrorKind::PoolFull, "{e}");
             self.let_go();
         }
@@ -145,37 +154,36 @@ impl Asker<'_> {
 
     fn put(&mut self) {
         let (key, (value, bytes)) = (self.key(), self.value());
-        let db = self.db;
+        let target = self.target;
         self.recorder.note(Action::Write(vec![(key, Some(value))]), || {
-            db.put(&key_bytes(key), &bytes).unwrap();
+            target.put(&key_bytes(key), &bytes).unwrap();
             Answer::Done
         });
     }
 
     fn delete(&mut self) {
-        let (db, key) = (self.db, self.key());
+        let (target, key, is_due) = (self.target, self.key(), self.rng.one_in(2));
         self.recorder.note(Action::Write(vec![(key, None)]), || {
-            db.delete(&key_bytes(key)).unwrap();
+            target.delete(&key_bytes(key), is_due).unwrap();
             Answer::Done
         });
     }
 
     fn write_batch(&mut self) {
-        let (mut batch, mut writes) = (WriteBatch::new(), Vec::new());
+        let (target, mut batch, mut writes) = (self.target, WriteBatch::new(), Vec::new());
         for _ in 0..2 + self.rng.below(8) {
             let key = self.key();
             if self.rng.one_in(4) {
-                batch.delete(&key_bytes(key));
+                target.add_delete(&mut batch, &key_bytes(key), self.rng.one_in(2));
                 writes.push((key, None));
             } else {
                 let (value, bytes) = self.value();
-                batch.put(&key_bytes(key), &bytes);
+                target.add_put(&mut batch, &key_bytes(key), &bytes);
                 writes.push((key, Some(value)));
             }
         }
-        let db = self.db;
         self.recorder.note(Action::Write(writes), || {
-            db.write(batch).unwrap();
+            target.db().write(batch).unwrap();
             Answer::Done
         });
     }
@@ -185,27 +193,24 @@ impl Asker<'_> {
         let (a, b) = (self.key(), self.key());
         let (first, last) = (a.min(b), a.max(b));
         let mut writes: Vec<_> = (first..=last).map(|key| (key, None)).collect();
-        let mut batch = WriteBatch::new();
-        batch.delete_range(key_bytes(first)..=key_bytes(last));
+        let (target, mut batch) = (self.target, WriteBatch::new());
+        target.add_delete_range(&mut batch, &key_bytes(first), &key_bytes(last));
         if self.rng.one_in(2) {
             let (key, (value, bytes)) = (self.key(), self.value());
-            batch.put(key_bytes(key), &bytes);
+            target.add_put(&mut batch, &key_bytes(key), &bytes);
             writes.push((key, Some(value)));
         }
-        let db = self.db;
         self.recorder.note(Action::Write(writes), || {
-            db.write(batch).unwrap();
+            target.db().write(batch).unwrap();
             Answer::Done
         });
     }
 
     fn write_if(&mut self) {
-        let (db, exists, key, (value, bytes)) = (self.db, self.rng.one_in(2), self.key(), self.value());
+        let (target, exists) = (self.target, self.rng.one_in(2));
+        let (key, (value, bytes)) = (self.key(), self.value());
         self.recorder.note(Action::WriteIf { exists, key, value }, || {
-            let key = key_bytes(key);
-            let done =
-                if exists { db.update_if_exists(&key, &bytes) } else { db.put_if_absent(&key, &bytes) };
-            Answer::Bool(done.unwrap())
+            Answer::Bool(target.write_if(exists, &key_bytes(key), &bytes).unwrap())
         });
     }
 
@@ -213,13 +218,13 @@ impl Asker<'_> {
     fn transact(&mut self) {
         let (keys, reads_all) = ([0; 3].map(|_| self.key()), self.ordered && self.rng.one_in(4));
         let writes: Vec<_> = [0; 2].iter().map(|_| (self.key(), self.value())).collect();
-        let db = self.db;
+        let target = self.target;
         self.recorder.note_whole(|| {
-            let tx = db.transaction();
-            let reads = keys.map(|key| (key, held(tx.get(key_bytes(key)).unwrap())));
-            let all = reads_all.then(|| tx.iter().unwrap().map(|entry| seen(entry.unwrap())).collect());
+            let tx = target.db().transaction();
+            let reads = keys.map(|key| (key, held(target.get_in(&tx, &key_bytes(key)).unwrap())));
+            let all = reads_all.then(|| target.all_in(&tx).unwrap().into_iter().map(seen).collect());
             for (key, (_, bytes)) in &writes {
-                tx.put(key_bytes(*key), bytes).unwrap();
+                target.put_in(&tx, &key_bytes(*key), bytes).unwrap();
             }
             let done = match tx.commit() {
                 Ok(()) => true,
@@ -232,22 +237,23 @@ impl Asker<'_> {
     }
 
     fn get(&mut self) {
-        let (db, key) = (self.db, self.key());
-        self.recorder.note(Action::Get(key), || Answer::Value(held(db.get(&key_bytes(key)).unwrap())));
+        let (target, key) = (self.target, self.key());
+        self.recorder.note(Action::Get(key), || Answer::Value(held(target.get(&key_bytes(key)).unwrap())));
     }
 
     fn contains(&mut self) {
-        let (db, key) = (self.db, self.key());
-        self.recorder.note(Action::Contains(key), || Answer::Bool(db.contains_key(&key_bytes(key)).unwrap()));
+        let (target, key) = (self.target, self.key());
+        self.recorder
+            .note(Action::Contains(key), || Answer::Bool(target.contains_key(&key_bytes(key)).unwrap()));
     }
 
     fn multi_get(&mut self) {
-        let db = self.db;
+        let target = self.target;
         let keys: Vec<u8> = (0..1 + self.rng.below(6)).map(|_| self.key()).collect();
         self.recorder.note(Action::MultiGet(keys.clone()), || {
             let keys: Vec<[u8; 24]> = keys.iter().map(|key| key_bytes(*key)).collect();
             let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
-            Answer::Values(db.multi_get(&keys).unwrap().into_iter().map(held).collect())
+            Answer::Values(target.multi_get(&keys).unwrap().into_iter().map(held).collect())
         });
     }
 
@@ -257,12 +263,12 @@ impl Asker<'_> {
             let view = self.views.swap_remove(i);
             self.read_out(view);
         }
-        let db = self.db;
+        let target = self.target;
         let view = if self.rng.one_in(2) || !self.ordered {
-            let (later, snapshot) = self.recorder.note_later(Action::ReadAll, || db.snapshot());
+            let (later, snapshot) = self.recorder.note_later(Action::ReadAll, || target.snapshot().unwrap());
             View::Snapshot(later, snapshot, None)
         } else {
-            let (later, iter) = self.recorder.note_later(Action::ReadAll, || db.iter().unwrap());
+            let (later, iter) = self.recorder.note_later(Action::ReadAll, || target.iter().unwrap());
             View::Walk(later, Box::new(iter), self.rng.one_in(2), State::new())
         };
         self.views.push(view);

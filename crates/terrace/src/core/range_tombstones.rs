@@ -1,7 +1,7 @@
 //! Range tombstones: each hides the versions of many keys that were there when it was written.
 //!
 //! An engine knows nothing of them. The store keeps those of which something may be left in a list, and reads through
-//! [`Masked`], which leaves out what they hide. Their records are in the catalogue (`db/range_delete`).
+//! [`Masked`](super::masked::Masked), which leaves out what they hide. Their records are in the catalogue (`db/range_delete`).
 //!
 //! 1. A version is hidden by a tombstone over its key whose number is higher than its own, from every reader that sees
 //!    that number. Keys that the tombstone's own batch writes are not among those that it is over.
@@ -11,15 +11,11 @@
 //! 4. `is_untouched` is true only if no key in its spans was put since it was written. Whoever puts one says so before
 //!    anybody can read it.
 
-mod masked;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::{ArcSwap, Guard};
 use parking_lot::Mutex;
-
-pub(crate) use masked::Masked;
 
 use crate::batch::NewRangeTombstone;
 use crate::keyspaces::Spans;
@@ -48,11 +44,11 @@ impl RangeTombstone {
     }
 
     /// Asked after everything else that says that its batch has happened.
-    fn is_withdrawn(&self) -> bool {
+    pub fn is_withdrawn(&self) -> bool {
         self.is_withdrawn.load(Ordering::Acquire)
     }
 
-    fn is_untouched(&self) -> bool {
+    pub fn is_untouched(&self) -> bool {
         self.is_untouched.load(Ordering::Acquire)
     }
 
@@ -75,14 +71,14 @@ pub(crate) struct RangeTombstones {
 }
 
 /// The tombstones of `list` over `place`.
-fn over<'l>(list: &'l List, place: &'l [u8]) -> impl Iterator<Item = &'l Arc<RangeTombstone>> {
+pub(crate) fn over<'l>(list: &'l List, place: &'l [u8]) -> impl Iterator<Item = &'l Arc<RangeTombstone>> {
     list.iter().filter(|tombstone| tombstone.spans.around(place).is_some())
 }
 
 impl RangeTombstones {
     /// All of them; `None` if there are none.
     #[inline]
-    fn load(&self) -> Option<Guard<Arc<List>>> {
+    pub fn load(&self) -> Option<Guard<Arc<List>>> {
         if self.any.load(Ordering::Acquire) { Some(self.list.load()) } else { None }
     }
 

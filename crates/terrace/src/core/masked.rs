@@ -1,4 +1,5 @@
-//! An engine without what range tombstones hide.
+//! An engine as readers see it: without what range tombstones hide, and without what is due. Values of dated
+//! keyspaces are shown without their deadlines.
 
 use std::fmt;
 use std::ops::Bound;
@@ -6,20 +7,21 @@ use std::sync::Arc;
 
 use arc_swap::Guard;
 use bytes::Bytes;
-use terrace_base::Result;
+use terrace_base::{Error, Result};
 
-use super::{List, RangeTombstone, over};
 use crate::batch::Op;
 use crate::core::Core;
 use crate::core::condition::{Check, Condition};
 use crate::core::engine::{Direction, Engine, EngineIter};
 use crate::core::lent::{Lent, to_keep};
+use crate::core::range_tombstones::{List, RangeTombstone, over};
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
 use crate::core::snapshots::{Held, Snapshots};
+use crate::keyspaces::DEADLINE_BYTES;
 use crate::stats::Stats;
 
-/// The engine as readers see it. Where there are no tombstones a read costs one look at a flag.
+/// Where there are no range tombstones and no dated keyspaces a read costs a look at a flag and at the key's first byte.
 #[derive(Debug)]
 pub(crate) struct Masked {
     engine: Arc<dyn Engine>,
@@ -61,11 +63,32 @@ impl Masked {
         Ok(found.filter(|(number, _)| !self.is_hidden(list, place, *number, at)).map(|(_, value)| value))
     }
 
+    /// The value that is stored at `place` as a reader at `at`, or now, sees it.
+    fn current(&self, place: &[u8], stored: Bytes, at: Option<u64>) -> Result<Option<Bytes>> {
+        if !self.core.deadlines.is_dated(place, at) {
+            return Ok(Some(stored));
+        }
+        if stored.len() < DEADLINE_BYTES {
+            return Err(self.lacks_deadline(place));
+        }
+        Ok((!self.core.deadlines.is_due(&stored)).then(|| stored.slice(DEADLINE_BYTES..)))
+    }
+
+    /// What no write has made.
+    fn lacks_deadline(&self, place: &[u8]) -> Error {
+        let found = format!("the value of \"{}\", which is too short for one", place.escape_ascii());
+        let expected = "a deadline before a value".to_owned();
+        Error::Corruption { file: self.core.dir.clone(), offset: 0, expected, found }
+    }
+
     fn mask(&self, walk: Box<dyn EngineIter>, at: u64, way: Way) -> Box<dyn EngineIter> {
         // The snapshot is held, so those that it sees are in the list.
-        let Some(list) = self.core.range_tombstones.load() else { return walk };
+        let list = self.core.range_tombstones.load().map(Guard::into_inner);
+        if list.is_none() && !self.core.deadlines.has_begun(Some(at)) {
+            return walk;
+        }
         let mask = Masked { engine: self.engine.clone(), core: self.core.clone() };
-        let list = Guard::into_inner(list);
+        let list = list.unwrap_or_default();
         Box::new(MaskedIter { walk, mask, list, at, way, is_at_end: false, hidden: 0 })
     }
 }
@@ -105,37 +128,55 @@ impl Engine for Masked {
     }
 
     fn get(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
-        match self.list_over(key) {
+        let found = match self.list_over(key) {
             None => self.engine.get(key, at),
             Some(list) => self.get_under(&list, key, at),
+        };
+        match found? {
+            Some(stored) => self.current(key, stored, at),
+            None => Ok(None),
         }
     }
 
     fn get_with(&self, key: &[u8], at: Option<u64>, show: &mut dyn FnMut(Lent<'_>)) -> Result<bool> {
-        let Some(list) = self.list_over(key) else { return self.engine.get_with(key, at, show) };
-        let mut is_shown = false;
+        let (list, is_dated) = (self.list_over(key), self.core.deadlines.is_dated(key, at));
+        if list.is_none() && !is_dated {
+            return self.engine.get_with(key, at, show);
+        }
+        let (mut is_shown, mut is_short) = (false, false);
         self.engine.get_with(key, at, &mut |value| {
-            if !self.is_hidden(&list, key, value.number, at) {
+            is_short = is_dated && value.len() < DEADLINE_BYTES;
+            let is_due = is_dated && self.core.deadlines.is_due(&value);
+            let is_hidden = list.as_ref().is_some_and(|list| self.is_hidden(list, key, value.number, at));
+            if !is_short && !is_due && !is_hidden {
                 is_shown = true;
-                show(value);
+                show(if is_dated { value.without(DEADLINE_BYTES) } else { value });
             }
         })?;
-        Ok(is_shown)
+        if is_short { Err(self.lacks_deadline(key)) } else { Ok(is_shown) }
     }
 
     fn get_many(&self, keys: &[&[u8]], at: u64) -> Result<Vec<Option<Bytes>>> {
         let list = self.core.range_tombstones.load();
-        match list.filter(|list| keys.iter().any(|key| over(list, key).next().is_some())) {
-            None => self.engine.get_many(keys, at),
-            Some(_) => keys.iter().map(|key| self.get(key, Some(at))).collect(),
+        if list.is_some_and(|list| keys.iter().any(|key| over(&list, key).next().is_some())) {
+            return keys.iter().map(|key| self.get(key, Some(at))).collect();
         }
+        let found = self.engine.get_many(keys, at)?;
+        if !keys.iter().any(|key| self.core.deadlines.is_dated(key, Some(at))) {
+            return Ok(found);
+        }
+        let current = |(key, stored): (&&[u8], Option<Bytes>)| match stored {
+            Some(stored) => self.current(key, stored, Some(at)),
+            None => Ok(None),
+        };
+        keys.iter().zip(found).map(current).collect()
     }
 
     fn contains(&self, key: &[u8]) -> Result<bool> {
-        match self.list_over(key) {
-            None => self.engine.contains(key),
-            Some(_) => self.get_with(key, None, &mut |_| ()),
+        if self.list_over(key).is_none() && !self.core.deadlines.is_dated(key, None) {
+            return self.engine.contains(key);
         }
+        self.get_with(key, None, &mut |_| ())
     }
 
     fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn EngineIter>> {
@@ -191,7 +232,7 @@ enum Way {
     Any,
 }
 
-/// A walk without what is hidden from its snapshot.
+/// A walk without what is hidden from its snapshot, or due.
 struct MaskedIter {
     walk: Box<dyn EngineIter>,
     mask: Masked,
@@ -242,10 +283,11 @@ impl EngineIter for MaskedIter {
     fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
         while !self.is_at_end {
             let Some((place, value)) = self.walk.next()? else { return Ok(None) };
-            if !self.pass(&place)? {
+            if self.pass(&place)? {
+                self.hidden += 1;
+            } else if let Some(value) = self.mask.current(&place, value, Some(self.at))? {
                 return Ok(Some((place, value)));
             }
-            self.hidden += 1;
         }
         Ok(None)
     }

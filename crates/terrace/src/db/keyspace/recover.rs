@@ -1,0 +1,65 @@
+//! Naming keyspaces again after damage that has taken records of the catalogue.
+
+use terrace_base::{Error, Result};
+
+use super::records::{NEXT, Named};
+use crate::db::Db;
+use crate::keyspaces::{DATED, NEVER, Space};
+
+impl Db {
+    /// Names every keyspace that has keys and no name: see [`Db::recover_keyspaces`].
+    pub(super) fn name_unknown(&self) -> Result<Vec<String>> {
+        let store = &*self.inner;
+        let _open = store.catalog.hold();
+        if store.read_only {
+            return Err(Error::ReadOnly);
+        }
+        store.catalog.check_readable()?;
+        if store.catalog.default_space() == Space::Default {
+            return self.name_all();
+        }
+        if !store.has_lost_marker()? {
+            return Ok(Vec::new());
+        }
+        let _alone = store.catalog.keep_out();
+        store.begin_deadlines();
+        store.catalog.set_beside(true);
+        let recovered = store.load_range_tombstones().and_then(|()| self.name_all());
+        recovered.inspect_err(|_| {
+            store.catalog.set_beside(false);
+            store.core.deadlines.end();
+            store.core.range_tombstones.set(Vec::new());
+        })
+    }
+
+    fn name_all(&self) -> Result<Vec<String>> {
+        let store = &*self.inner;
+        let (names, dropped) = (store.names()?, store.dropped()?);
+        let known = |number| {
+            number == 0 || dropped.contains(&number) || names.values().any(|named| named.number == number)
+        };
+        let unknown: Vec<u32> = store.unknown(known)?.into_keys().flatten().collect();
+        let free = |number: &u32| {
+            let plain = match number & DATED {
+                0 => format!("recovered-{number}"),
+                _ => format!("recovered-expiring-{}", number & !DATED),
+            };
+            let further = (2..).map(|i| format!("{plain}-{i}"));
+            std::iter::once(plain.clone())
+                .chain(further)
+                .find(|name| !names.contains_key(name))
+                .unwrap_or(plain)
+        };
+        let recovered: Vec<(String, Named)> = unknown
+            .iter()
+            .map(|number| (free(number), Named { number: *number, time_to_live: NEVER }))
+            .collect();
+        let given = names.values().map(|named| &named.number).chain(&dropped).chain(&unknown);
+        let highest = given.map(|number| number & !DATED).max().unwrap_or(0);
+        let all = names.values().map(|named| &named.number).chain(&dropped).chain(&unknown);
+        store.catalog.note_numbers(all);
+        let next = store.number_in(NEXT)?.unwrap_or(0).max(highest.saturating_add(1));
+        self.name_keyspaces(&recovered, next)?;
+        Ok(recovered.into_iter().map(|(name, _)| name).collect())
+    }
+}
