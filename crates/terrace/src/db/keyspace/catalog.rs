@@ -425,31 +425,6 @@ impl Db {
         batch.push(Op { kind: Kind::Put, key: &CATALOGUE.place(NEXT)?, value: &records::of_numbers(&[1]) });
         Ok(batch)
     }
-
-    /// Drops keyspace `name`: its keys are nobody's from then on.
-    pub(super) fn drop_named(&self, name: &str) -> Result<()> {
-        let store = &*self.inner;
-        let mut open = store.catalog.changing.lock();
-        if store.read_only {
-            return Err(Error::ReadOnly);
-        }
-        let record = store.named_as(name)?;
-        let number = record.ok_or_else(|| Error::NoKeyspace { name: name.to_owned() })?.number;
-        let shared = open.get(name).and_then(Weak::upgrade);
-        let keyspace =
-            shared.unwrap_or_else(|| Arc::new(OpenKeyspace::new(name, number, store.catalog.owner, NEVER)));
-        keyspace.drop_by(|| {
-            let mut batch = WriteBatch::new();
-            let place = CATALOGUE.place(&named(name))?.into_owned();
-            batch.push(Op { kind: Kind::Delete, key: &place, value: &[] });
-            let mut dropped = store.dropped()?;
-            dropped.push(number);
-            Store::note_dropped(&mut batch, &dropped)?;
-            self.write_placed(batch, WriteOptions::default())
-        })?;
-        open.remove(name);
-        Ok(())
-    }
 }
 
 fn check_name(name: &str) -> Result<()> {

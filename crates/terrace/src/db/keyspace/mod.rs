@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `catalog.rs` | which keyspaces there are, and whether the default one makes room for them |
 //! | `check.rs` | whether every key is some keyspace's |
+//! | `dropping.rs` | dropping a keyspace |
 //! | `due.rs` | looking for entries that are due |
 //! | `expiry.rs` | entries that expire |
 //! | `placing.rs` | the places of the keys of writes |
@@ -16,6 +17,7 @@
 
 pub(super) mod catalog;
 mod check;
+mod dropping;
 mod due;
 mod expiry;
 mod placing;
