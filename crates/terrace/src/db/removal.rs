@@ -5,8 +5,6 @@ use terrace_table::Kind;
 
 use super::Store;
 use crate::batch::{Op, WriteBatch};
-use crate::core::condition::{Condition, Expected};
-use crate::core::lent::to_keep;
 
 /// Most keys that are removed together.
 pub(super) const KEYS: usize = 256;
@@ -48,31 +46,10 @@ impl Store {
                 Err(e) if count > 1 && e.is_out_of_space() => {
                     together = count / 2;
                 }
-                Err(e) if e.is_out_of_space() && self.remove_alone(&places[0], goes)? => {
-                    drop(places.remove(0))
-                }
                 Err(e) => return Err(e),
             }
         }
         Ok(())
-    }
-
-    /// Removes the key at `place`, if it goes, in an engine that takes single writes past the queue: there is room kept
-    /// back for such a one, and none for a batch. False from another engine.
-    fn remove_alone(&self, place: &[u8], goes: Goes<'_>) -> Result<bool> {
-        let mut stored = None;
-        self.unmasked.get_with(place, None, &mut |value| stored = Some(to_keep(value)))?;
-        if !goes(place)? {
-            return Ok(true);
-        }
-        // That of which it was just said that it goes.
-        let (expected, op) =
-            (Expected::new(stored.as_deref()), Op { kind: Kind::Delete, key: place, value: &[] });
-        let Some(outcome) = self.unmasked.write_one(op, Condition::IfIs(&expected)) else { return Ok(false) };
-        if outcome? {
-            self.core.counters.count_write(op);
-        }
-        self.unmasked.intact().map(|()| true)
     }
 
     /// Whether all of them do, by sound data.

@@ -29,6 +29,15 @@ impl std::fmt::Display for CasMismatch {
 
 impl std::error::Error for CasMismatch {}
 
+/// Which updates that change nothing are not written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Skips {
+    None,
+    /// Those of a key that does not exist.
+    Nothings,
+    Same,
+}
+
 impl Db {
     /// Gives `key` the value `new` if its value is `expected`, in one step: no other write comes in between.
     /// `None` stands for a key that does not exist, so that a swap may create a key or remove it.
@@ -134,23 +143,26 @@ impl Db {
         let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| {
             self.compare_and_swap_with(key, expected, new, options)
         };
-        self.update(self.get(key)?, update, swap, !options.sync)
+        // What was there before may not be durable.
+        let skips = if options.sync { Skips::None } else { Skips::Same };
+        self.update(self.get(key)?, update, swap, skips)
     }
 
     /// Swaps the value `current` for what `update` makes of it, until no other write comes in between. If that is the
-    /// same it `skips_same`.
+    /// same, `skips` says whether it does.
     pub(super) fn update<V: AsRef<[u8]>>(
         &self,
         mut current: Option<Bytes>,
         mut update: impl FnMut(Option<&[u8]>) -> Option<V>,
         swap: impl Fn(Option<&[u8]>, Option<&[u8]>) -> Result<Result<(), CasMismatch>>,
-        skips_same: bool,
+        skips: Skips,
     ) -> Result<Option<Bytes>> {
         let mut turn = None;
         loop {
             let new = update(current.as_deref());
             let new = new.as_ref().map(AsRef::as_ref);
-            if new == current.as_deref() && skips_same {
+            let is_nothing = skips == Skips::Nothings && new.is_none();
+            if new == current.as_deref() && (skips == Skips::Same || is_nothing) {
                 return Ok(current);
             }
             match swap(current.as_deref(), new)? {

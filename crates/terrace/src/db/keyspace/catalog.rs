@@ -27,7 +27,7 @@ use super::{Expiry, KeyspaceOptions, ranges_file};
 use crate::batch::{Op, WriteBatch};
 use crate::core::Core;
 use crate::core::engine::Engine;
-use crate::db::{Db, Store, range_delete};
+use crate::db::{Db, range_delete};
 use crate::keyspaces::{DATED, ESCAPE, NEVER, OpenKeyspace, Prefix, Space, Writing, is_high};
 use crate::options::WriteOptions;
 
@@ -124,14 +124,14 @@ impl Catalog {
         let has_file = ranges_file::is_there(core)?;
         // Without the marker the file counts if there may be a catalogue.
         let is_beside =
-            found.is_some() || has_file && (unreadable.is_some() || range_delete::may_be_noted(engine)?);
+            found.is_some() || has_file && (unreadable.is_some() || range_delete::are_noted(engine, true)?);
         let unreadable = unreadable.filter(|_| !is_beside);
         let default = AtomicU8::new(if is_beside { BESIDE } else { ALONE });
         let is_marked = found >= Some(VERSION_WITH_RANGES);
         let may_have_ranges = is_beside
             && (has_file
                 || found == Some(VERSION_WITH_RANGES)
-                || is_marked && range_delete::may_be_noted(engine)?);
+                || is_marked && range_delete::are_noted(engine, false)?);
         let least = if may_have_ranges { VERSION_WITH_RANGES } else { VERSION };
         let version = AtomicU8::new(found.unwrap_or(VERSION).max(least));
         if is_beside {

@@ -4,8 +4,8 @@
 //! found alive, so that searches cost in proportion to puts. What is due takes about as much room then as what is alive
 //! and what was put since, at most.
 //!
-//! What cannot be read keeps nothing else from being found, where keys have an order: the search goes on behind its
-//! keyspace.
+//! Where keys have an order, what cannot be read keeps no other keyspace from being searched: the search goes on behind
+//! its own, and ends only where it has seen nothing twice in a row.
 
 use terrace_base::{Error, ErrorKind, Result};
 
@@ -21,8 +21,11 @@ pub(super) struct DueSearch {
     /// Where it goes on, if it runs.
     from: Option<Vec<u8>>,
     alive: u64,
-    /// What has kept it from finding everything.
+    /// What has kept it from finding everything, and whether that was told.
     error: Option<Error>,
+    is_told: bool,
+    /// Whether the last step has failed before it had seen an entry.
+    was_blind: bool,
 }
 
 /// What a step has found.
@@ -44,42 +47,53 @@ impl DueSearch {
         *self = DueSearch { from, ..DueSearch::default() };
     }
 
-    /// What has kept the last search from finding everything, told once.
-    pub fn outcome(&mut self) -> Result<bool> {
-        self.error.take().map_or(Ok(false), Err)
+    /// What has kept the last search from finding everything.
+    pub fn outcome(&self) -> Result<()> {
+        self.error.clone().map_or(Ok(()), Err)
+    }
+
+    /// The same, told once.
+    pub fn tell(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.is_told, true) { Ok(()) } else { self.outcome() }
+    }
+
+    pub fn is_running(&self) -> bool {
+        self.from.is_some()
     }
 }
 
 impl Store {
-    /// Removes some of what is due, if that is worth while; returns whether there may be more to do.
+    /// Takes a step of the search, if it runs; returns whether it does.
     ///
     /// # Errors
     ///
     /// Only that the database is closed: others are those of the search.
     pub(super) fn sweep_due(&self, search: &mut DueSearch) -> Result<bool> {
-        if search.from.is_none() && self.core.deadlines.is_search_wanted() {
-            search.begin(&self.core);
-        }
         let Some(from) = search.from.take() else { return Ok(false) };
         let looked = self.walk_from(&self.unmasked, &from, |walk| Ok(self.look_for_due(walk, &from)));
-        let found = match looked {
+        let mut found = match looked {
             Ok(found) => found,
             Err(error) => self.failed_at(Found::default(), &from, error),
         };
-        if let Err(error) = self.remove(found.due, &|place| self.is_due_at(place)) {
-            if error.kind() == ErrorKind::Closed {
-                return Err(error);
-            }
+        let has_seen = found.alive > 0 || !found.due.is_empty();
+        match self.remove(std::mem::take(&mut found.due), &|place| self.is_due_at(place)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::Closed => return Err(error),
             // The next search begins with the same.
-            search.error = Some(error);
-            return Ok(true);
+            Err(error) if error.is_out_of_space() => {
+                found = Found { error: Some(error), ..Found::default() };
+            }
+            Err(error) => found = self.failed_at(found, &from, error),
         }
-        if found.error.is_some() {
-            search.error = found.error;
+        let is_blind = found.error.is_some() && !has_seen;
+        let ends = is_blind && search.was_blind;
+        search.was_blind = is_blind;
+        if let Some(error) = found.error {
+            (search.error, search.is_told) = (Some(error), false);
         }
         // Without an order of keys each step begins at the beginning.
         search.alive = if self.unmasked.ordered().is_ok() { search.alive + found.alive } else { found.alive };
-        search.from = found.next;
+        search.from = found.next.filter(|_| !ends);
         if search.from.is_none() {
             self.core.deadlines.end_search(search.alive);
         }

@@ -38,6 +38,7 @@ use terrace_table::Kind;
 
 use crate::batch::{Op, WriteBatch};
 use crate::core::condition::Condition;
+use crate::db::swap::Skips;
 use crate::db::{CasMismatch, Db, DbIter, Entries, KeyRange, Snapshot};
 use crate::keyspaces::{MAX_NUMBERED_KEY_BYTES, OpenKeyspace, Space};
 use crate::options::WriteOptions;
@@ -335,8 +336,8 @@ impl Keyspace {
         let key = key.as_ref();
         let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| self.swap(key, expected, new);
         // What is written again lives longer.
-        let skips_same = !self.open.is_dated();
-        self.db.update(self.get(key)?, update, swap, skips_same)
+        let skips = if self.open.is_dated() { Skips::Nothings } else { Skips::Same };
+        self.db.update(self.get(key)?, update, swap, skips)
     }
 
     /// Flushes, and merges all tables with keys of the keyspace in `range`.

@@ -26,6 +26,8 @@ pub(in crate::db) struct Sweeps {
     state: Mutex<State>,
     /// Whether there are jobs.
     running: AtomicBool,
+    /// Whether there is something since the last job has begun.
+    again: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -61,8 +63,11 @@ pub(in crate::db) fn start(store: &Arc<Store>) {
         if let Err(error) = store.sweep_all() {
             tracing::warn!(%error, "what dropped keyspaces and deleted ranges have left, and what is due, stays until there are more, or until the next opening");
         }
-    } else if !store.sweeps.running.swap(true, Ordering::SeqCst) {
-        spawn(store);
+    } else {
+        store.sweeps.again.store(true, Ordering::SeqCst);
+        if !store.sweeps.running.swap(true, Ordering::SeqCst) {
+            spawn(store);
+        }
     }
 }
 
@@ -88,13 +93,18 @@ fn run(sweeps: &Sweeps, store: Weak<Store>) {
     }
     // Given back before the lock is: a closer goes on to what it frees.
     let Some(store) = store.upgrade() else { return };
+    sweeps.again.store(false, Ordering::SeqCst);
     match store.sweep(&mut state) {
         Ok(true) => return spawn(&store),
         Ok(false) => {}
         Err(error) if error.kind() == ErrorKind::Closed => {}
         Err(error) => {
             tracing::warn!(%error, "what dropped keyspaces and deleted ranges have left, and what is due, stays until there are more, or until the next opening");
-            return sweeps.running.store(false, Ordering::SeqCst);
+            sweeps.running.store(false, Ordering::SeqCst);
+            if sweeps.again.load(Ordering::SeqCst) && !sweeps.running.swap(true, Ordering::SeqCst) {
+                spawn(&store);
+            }
+            return;
         }
     }
     sweeps.running.store(false, Ordering::SeqCst);
@@ -120,7 +130,13 @@ impl Store {
     /// The same, and looks for everything that is due, however little was put since the last search.
     pub(super) fn sweep_everything(&self) -> Result<()> {
         self.sweeps.state.lock().due.begin(&self.core);
-        self.sweep_all()
+        while self.sweep_once()? {
+            // Others may want one search after another.
+            if !self.sweeps.state.lock().due.is_running() && self.core.deadlines.is_search_wanted() {
+                self.core.deadlines.begin_search();
+            }
+        }
+        self.sweeps.state.lock().due.outcome()
     }
 
     /// Takes a step on this thread; returns whether there may be more to do.
@@ -147,10 +163,17 @@ impl Store {
         if dropped.as_ref().is_ok_and(|more| *more) || self.sweep_due(&mut state.due)? {
             return Ok(true);
         }
-        match self.sweep_range(&mut state.ranges) {
-            Ok(true) => Ok(true),
-            ranges => dropped.and(ranges).and(state.due.outcome()),
+        let ranges = self.sweep_range(&mut state.ranges);
+        if ranges.as_ref().is_ok_and(|more| *more) {
+            return Ok(true);
         }
+        // Last, so that one search after another keeps nothing else waiting.
+        if self.core.deadlines.is_search_wanted() {
+            state.due.begin(&self.core);
+            return Ok(state.due.is_running());
+        }
+        dropped.and(ranges)?;
+        state.due.tell().map(|()| false)
     }
 
     fn sweep_dropped(&self, state: &mut State) -> Result<bool> {

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-pub(in crate::db) use records::{is_record, may_be_noted};
+pub(in crate::db) use records::{are_noted, is_record};
 pub(in crate::db) use sweep::RangeSweep;
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_table::Kind;

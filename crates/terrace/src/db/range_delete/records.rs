@@ -54,11 +54,11 @@ fn of_spans(spans: &Spans) -> Vec<u8> {
     value
 }
 
-/// Whether there is a record of which tombstones there are, or damage where it would be.
-pub(in crate::db) fn may_be_noted(engine: &dyn Engine) -> Result<bool> {
+/// Whether there is a record of which tombstones there are; `if_damaged` where it cannot be read.
+pub(in crate::db) fn are_noted(engine: &dyn Engine, if_damaged: bool) -> Result<bool> {
     match engine.get(&place_of_ids(), None) {
         Ok(found) => Ok(found.is_some_and(|value| is_record(&value))),
-        Err(e) if e.kind() == ErrorKind::Corruption => Ok(true),
+        Err(e) if e.kind() == ErrorKind::Corruption => Ok(if_damaged),
         Err(e) => Err(e),
     }
 }

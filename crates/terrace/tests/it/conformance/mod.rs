@@ -74,7 +74,7 @@ macro_rules! conformance {
                 range_deletes::{a_deleted_range_is_gone_for_every_reader, a_batch_deletes_ranges_in_its_order,
                     conditions_see_that_a_range_is_gone, many_ranges_are_deleted_at_once,
                     a_range_and_what_replaces_it_are_one, what_is_put_over_a_deleted_range_stays,
-                    a_refused_deletion_deletes_nothing},
+                    a_refused_deletion_deletes_nothing, what_is_deleted_stays_gone_in_a_full_pool},
                 range_model::{deleted_ranges_match_maps},
                 reads::{many_keys_are_read_as_each_alone, a_value_is_shown_where_it_lies,
                     a_failed_read_fails_the_call, many_keys_read_are_checked_at_the_commit},
