@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use terrace::{Db, ErrorKind, WriteBatch};
+use terrace::{Db, ErrorKind, Options, WriteBatch};
 use terrace_base::exec::ThreadPool;
 
 use super::keyspaces::owned;
@@ -322,11 +322,12 @@ pub fn a_refused_deletion_deletes_nothing(engine: &Engine) {
 pub fn what_is_deleted_stays_gone_in_a_full_pool(engine: &Engine) {
     for setup in setups(engine) {
         let (machine, tidying) = (Machine::with_memory(&setup, 1 << 20), Arc::new(Deferred::default()));
-        let open = || Db::open_in(machine.env_on(tidying.clone()), machine.dir(), machine.options()).unwrap();
+        let options = || Options { pm_bytes: 1 << 20, ..machine.options() };
+        let open = || Db::open_in(machine.env_on(tidying.clone()), machine.dir(), options()).unwrap();
         let db = open();
         let space = db.keyspace("space").unwrap();
         let put = |i: u32| space.put(i.to_be_bytes(), [i as u8; 30]);
-        let Some(full) = (0..40_000).find(|i| put(*i).is_err_and(|e| e.is_out_of_space())) else { continue };
+        let Some(full) = (0..9_000).find(|i| put(*i).is_err_and(|e| e.is_out_of_space())) else { continue };
         // Room for the tombstone, and not for what the snapshot needs of everything else.
         (0..full / 8).for_each(|i| drop(space.delete(i.to_be_bytes())));
         let snapshot = db.snapshot();
