@@ -322,7 +322,11 @@ pub fn a_refused_deletion_deletes_nothing(engine: &Engine) {
 pub fn what_is_deleted_stays_gone_in_a_full_pool(engine: &Engine) {
     for setup in setups(engine) {
         let (machine, tidying) = (Machine::with_memory(&setup, 1 << 20), Arc::new(Deferred::default()));
-        let options = || Options { pm_bytes: 1 << 20, ..machine.options() };
+        let options = || {
+            let mut options = Options { pm_bytes: 1 << 20, ..machine.options() };
+            options.slm.memtable_bytes = options.slm.memtable_bytes.min(64 << 10);
+            options
+        };
         let open = || Db::open_in(machine.env_on(tidying.clone()), machine.dir(), options()).unwrap();
         let db = open();
         let space = db.keyspace("space").unwrap();
