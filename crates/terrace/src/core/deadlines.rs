@@ -8,12 +8,11 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
 use terrace_base::Result;
 use terrace_base::clock::Clock;
 
-use crate::keyspaces::{NEVER, OpenKeyspace, deadline_of, is_dated, millis};
+use crate::keyspaces::{NEVER, OpenKeyspace, deadline_of, is_dated};
 
 /// Fewest puts to dated keyspaces after which it is worth while to look for what is due.
 const FEWEST_PUTS: u64 = 4096;
@@ -145,23 +144,20 @@ impl Deadlines {
     }
 }
 
-/// A time to live in the unit of deadlines; `Duration::MAX` is for good.
-pub(crate) fn time_to_live(duration: Duration) -> u64 {
-    millis(duration)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use terrace_base::clock::ManualClock;
 
     use super::*;
-    use crate::keyspaces::{DATED, Prefix, dated};
+    use crate::keyspaces::{DATED, Prefix, dated, millis};
 
     #[test]
     fn an_entry_is_due_from_its_deadline_on() {
         let clock = Arc::new(ManualClock::default());
         let deadlines = Deadlines::new(clock.clone());
-        let stored = dated(deadlines.deadline(time_to_live(Duration::from_secs(2))), b"v").unwrap();
+        let stored = dated(deadlines.deadline(millis(Duration::from_secs(2))), b"v").unwrap();
         clock.advance(Duration::from_millis(1999));
         assert!(!deadlines.is_due(&stored));
         clock.advance(Duration::from_millis(1));
@@ -170,7 +166,7 @@ mod tests {
             deadlines.is_due(&dated(deadlines.deadline(0), b"v").unwrap()),
             "it lives for no time at all"
         );
-        assert!(!deadlines.is_due(&dated(deadlines.deadline(time_to_live(Duration::MAX)), b"v").unwrap()));
+        assert!(!deadlines.is_due(&dated(deadlines.deadline(millis(Duration::MAX)), b"v").unwrap()));
     }
 
     #[test]

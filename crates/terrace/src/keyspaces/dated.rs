@@ -38,7 +38,7 @@ pub(crate) fn all_dated() -> (Vec<u8>, Vec<u8>) {
     (Prefix::of(DATED).as_slice().to_vec(), Prefix::of(u32::MAX).end())
 }
 
-/// `duration` in the unit of deadlines, rounded up.
+/// `duration` in the unit of deadlines, rounded up; `Duration::MAX` is for good.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(NEVER)
 }

@@ -1,13 +1,14 @@
-//! Checking the catalogue, and that every key is some keyspace's.
+//! Checking the catalogue, that every key is some keyspace's, and that what can expire says when.
 
 use terrace_base::Result;
 
 use crate::core::report::CheckReport;
 use crate::db::Store;
-use crate::keyspaces::{DATED, Space};
+use crate::keyspaces::{DATED, Space, all_dated, deadline_of};
 
 impl Store {
-    /// Checks the catalogue, and that every key is some keyspace's. `changing` is locked.
+    /// Checks the catalogue, that every key is some keyspace's, and that what can expire says when. `changing` is
+    /// locked.
     pub(in crate::db) fn check_keyspaces(&self, report: &mut CheckReport) -> Result<()> {
         if self.catalog.default_space() == Space::Alone {
             if report.note(self.has_lost_marker())?.unwrap_or_default() {
@@ -39,6 +40,29 @@ impl Store {
             Some(number) => format!("keyspace {number} has keys and no name; recover_keyspaces gives it one"),
             None => format!("the key at \"{}\" belongs to no keyspace", key.escape_ascii()),
         }));
+        let without_deadline = report.note(self.without_deadline())?.unwrap_or_default();
+        let told = |place: Vec<u8>| {
+            format!("the entry at \"{}\" can expire and has no deadline", place.escape_ascii())
+        };
+        report.problems.extend(without_deadline.into_iter().map(told));
         Ok(())
+    }
+
+    /// The places of dated keyspaces whose values are too short to begin with a deadline.
+    fn without_deadline(&self) -> Result<Vec<Vec<u8>>> {
+        let (from, end) = all_dated();
+        let is_ordered = self.unmasked.ordered().is_ok();
+        self.walk_from(&self.unmasked, &from, |walk| {
+            let mut found = Vec::new();
+            while let Some((place, value)) = walk.next()? {
+                if is_ordered && *place >= *end {
+                    break;
+                }
+                if self.core.deadlines.is_dated(&place, None) && deadline_of(&value).is_none() {
+                    found.push(place.to_vec());
+                }
+            }
+            Ok(found)
+        })
     }
 }

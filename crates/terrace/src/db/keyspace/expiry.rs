@@ -9,8 +9,7 @@ use terrace_table::Kind;
 use super::Keyspace;
 use crate::batch::{Op, WriteBatch};
 use crate::core::condition::Condition;
-use crate::core::deadlines::time_to_live;
-use crate::keyspaces::{NEVER, deadline_of};
+use crate::keyspaces::{NEVER, deadline_of, millis};
 use crate::options::WriteOptions;
 
 /// How long the entries of a keyspace live.
@@ -45,7 +44,7 @@ impl Expiry {
     pub(super) fn time_to_live(self) -> u64 {
         match self {
             Expiry::ByEntry => NEVER,
-            Expiry::After(duration) => time_to_live(duration),
+            Expiry::After(duration) => millis(duration),
         }
     }
 
@@ -72,7 +71,7 @@ impl Keyspace {
     /// [`KeyspaceOptions::expiry`](super::KeyspaceOptions::expiry).
     pub fn put_with_ttl(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Duration) -> Result<()> {
         let op = Op { kind: Kind::Put, key: key.as_ref(), value: value.as_ref() };
-        self.write_for(op, Some(time_to_live(ttl)), Condition::None, WriteOptions::default()).map(drop)
+        self.write_for(op, Some(millis(ttl)), Condition::None, WriteOptions::default()).map(drop)
     }
 
     /// When the entry of `key` expires; `None` if it does not, or if there is none.
@@ -105,7 +104,7 @@ impl WriteBatch {
         ttl: Duration,
     ) {
         let op = Op { kind: Kind::Put, key: key.as_ref(), value: value.as_ref() };
-        self.put_stored(keyspace, op, Some(time_to_live(ttl)));
+        self.put_stored(keyspace, op, Some(millis(ttl)));
     }
 
     pub(super) fn put_stored(&mut self, keyspace: &Keyspace, op: Op<'_>, ttl: Option<u64>) {

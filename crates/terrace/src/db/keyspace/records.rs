@@ -166,7 +166,9 @@ impl Store {
         if self.catalog.default_space() == Space::Alone {
             return Ok(names);
         }
-        self.visit(Prefix::of(0), |key, value| {
+        // Nobody hides them, and what is wrong with values elsewhere is not asked for.
+        let catalogue = Prefix::of(0);
+        self.visit_all_from(catalogue, catalogue.as_slice(), |key, value| {
             let Some(name) = key.strip_prefix(NAMES) else { return Ok(true) };
             let name = str::from_utf8(name).ok().zip(Named::decode(value));
             let (name, record) = name.ok_or_else(|| self.catalog.damaged("a name and its number", key))?;

@@ -131,6 +131,27 @@ fn a_dated_keyspace_has_a_marker_of_its_own_and_no_tombstones_to_look_for() {
     assert_eq!(db.keyspace("dated").unwrap().expiry(), expiry);
 }
 
+/// No write makes such a value: a read is refused, and a check tells where it is.
+#[test]
+fn a_value_without_its_deadline_is_told() {
+    for engine in [EngineKind::Lsm, EngineKind::Turbo] {
+        let dir = tempfile::tempdir().unwrap();
+        let db = open(&dir, engine);
+        let expiry = Some(Expiry::ByEntry);
+        let dated =
+            db.keyspace_with("dated", KeyspaceOptions { expiry, ..KeyspaceOptions::default() }).unwrap();
+        dated.put("sound", "v").unwrap();
+        let mut batch = WriteBatch::new();
+        let place = dated.open().space().place(b"short").unwrap().into_owned();
+        batch.push(Op { kind: Kind::Put, key: &place, value: b"1234567" });
+        db.write_placed(batch, WriteOptions::default()).unwrap();
+        assert_eq!(dated.get("short").unwrap_err().kind(), ErrorKind::Corruption);
+        assert_eq!(dated.get("sound").unwrap().as_deref(), Some(&b"v"[..]));
+        let problems = db.check().unwrap().problems;
+        assert!(problems.len() == 1 && problems[0].contains("short\" can expire"), "{problems:?}");
+    }
+}
+
 /// Damage takes the marker: the next one that is written says again that a keyspace is dated.
 #[test]
 fn a_lost_marker_is_recalled() {

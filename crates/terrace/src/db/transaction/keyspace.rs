@@ -7,10 +7,9 @@ use bytes::Bytes;
 use terrace_base::{Error, Result};
 
 use super::{Transaction, TransactionIter};
-use crate::core::deadlines::time_to_live;
 use crate::db::keyspace::Keyspace;
 use crate::db::range::KeyRange;
-use crate::keyspaces::{OpenKeyspace, Space};
+use crate::keyspaces::{OpenKeyspace, Space, millis};
 
 /// A keyspace as a transaction sees it, with its own writes: see [`Transaction::keyspace`].
 #[derive(Debug)]
@@ -88,7 +87,7 @@ impl<'tx> TransactionKeyspace<'tx> {
 
     /// Sets `key` to `value`, for `ttl` from now on: see [`Keyspace::put_with_ttl`].
     pub fn put_with_ttl(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Duration) -> Result<()> {
-        self.put_for(key.as_ref(), value.as_ref(), Some(time_to_live(ttl)))
+        self.put_for(key.as_ref(), value.as_ref(), Some(millis(ttl)))
     }
 
     /// Removes `key`, whether it exists or not.
