@@ -118,6 +118,16 @@ pub enum Error {
     /// An argument is outside its documented range.
     #[error("invalid argument: {0}")]
     InvalidArgument(String),
+    /// A merge operator failed. Nothing of the merge took effect, nor of the batch that it was in.
+    #[error("operator \"{operator}\" cannot merge into the key \"{}\": {cause}", shown(key))]
+    MergeFailed {
+        /// The operator's name.
+        operator: String,
+        /// The key whose value was to be merged.
+        key: Vec<u8>,
+        /// What it said, or what it panicked with.
+        cause: String,
+    },
     /// The engine cannot do this by design.
     #[error("engine {engine} does not support {operation}")]
     Unsupported {
@@ -160,6 +170,8 @@ pub enum ErrorKind {
     Conflict,
     /// See [`Error::InvalidArgument`].
     InvalidArgument,
+    /// See [`Error::MergeFailed`].
+    MergeFailed,
     /// See [`Error::Unsupported`].
     Unsupported,
 }
@@ -182,6 +194,7 @@ impl Error {
             Error::NoKeyspace { .. } => ErrorKind::NoKeyspace,
             Error::Conflict { .. } => ErrorKind::Conflict,
             Error::InvalidArgument(_) => ErrorKind::InvalidArgument,
+            Error::MergeFailed { .. } => ErrorKind::MergeFailed,
             Error::Unsupported { .. } => ErrorKind::Unsupported,
         }
     }

@@ -52,6 +52,7 @@ fn run(cli: &Cli, out: &mut dyn Write) -> CommandResult {
         Command::Get(c) => c.run(out),
         Command::Put(c) => c.run(),
         Command::Delete(c) => c.run(),
+        Command::Merge(c) => c.run(),
         Command::Explain(c) => c.run(out),
         Command::Scan(c) => c.run(out),
         Command::Keyspaces(c) => c.run(out),

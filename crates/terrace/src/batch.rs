@@ -41,6 +41,16 @@ pub struct WriteBatch {
     /// Deletions of ranges, in order, as long as they are not made one range tombstone.
     range_deletes: Vec<RangeDelete>,
     range_tombstone: Option<Box<NewRangeTombstone>>,
+    /// Which puts are merges, in order: their value is an operand, until the values are known.
+    merges: Vec<Merge>,
+}
+
+/// A put that is a merge.
+#[derive(Debug, Clone)]
+pub(crate) struct Merge {
+    /// Operations on single keys before it.
+    pub after: u32,
+    pub keyspace: Arc<OpenKeyspace>,
 }
 
 /// A range tombstone that is about to be written: what the batch deletes of ranges.
@@ -102,6 +112,31 @@ impl WriteBatch {
             Err(error) => self.refuse(error),
         }
         self.note_keyspace(keyspace);
+    }
+
+    /// Adds a merge of `operand` into the value of a key of `keyspace`.
+    pub(crate) fn push_merge_in(&mut self, keyspace: &Arc<OpenKeyspace>, key: &[u8], operand: &[u8]) {
+        self.merges.push(Merge { after: self.len, keyspace: keyspace.clone() });
+        self.push_in(keyspace, Op { kind: Kind::Put, key, value: operand });
+    }
+
+    /// Adds an operation on a key that is in its place, which is a merge if the operation was one.
+    pub(crate) fn push_as(&mut self, op: Op<'_>, merge: Option<&Merge>) {
+        if let Some(Merge { keyspace, .. }) = merge {
+            self.merges.push(Merge { after: self.len, keyspace: keyspace.clone() });
+        }
+        self.push(op);
+    }
+
+    /// Whether it has merges.
+    pub(crate) fn has_merges(&self) -> bool {
+        !self.merges.is_empty()
+    }
+
+    /// The operations, in order, and which of them are merges.
+    pub(crate) fn ops_and_merges(&self) -> impl Iterator<Item = (Op<'_>, Option<&Merge>)> {
+        let mut merges = self.merges.iter().peekable();
+        (0..).zip(self.ops()).map(move |(number, op)| (op, merges.next_if(|merge| merge.after == number)))
     }
 
     fn note_keyspace(&mut self, keyspace: &Arc<OpenKeyspace>) {
@@ -177,6 +212,7 @@ impl WriteBatch {
         let mut batch = WriteBatch {
             keyspaces: self.keyspaces.clone(),
             range_deletes: self.range_deletes.clone(),
+            merges: self.merges.clone(),
             ..WriteBatch::new()
         };
         for (number, op) in self.ops().enumerate() {
@@ -210,9 +246,13 @@ impl WriteBatch {
 
     /// Empties the batch and keeps its memory.
     pub fn clear(&mut self) {
-        let WriteBatch { encoded, len, error, has_high, keyspaces, placed, range_deletes, range_tombstone } =
-            self;
+        // Each is named, so that no further one is forgotten.
+        #[rustfmt::skip]
+        let WriteBatch {
+            encoded, len, error, has_high, keyspaces, placed, range_deletes, range_tombstone, merges,
+        } = self;
         encoded.clear();
+        merges.clear();
         range_deletes.clear();
         *range_tombstone = None;
         keyspaces.clear();

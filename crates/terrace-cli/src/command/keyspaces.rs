@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use terrace::{Db, Expiry, Keyspace, KeyspaceOptions};
+use terrace::{Db, Expiry, Keyspace, KeyspaceOptions, MergeOperator};
 
 use crate::failure::CommandResult;
 use crate::open::{Intent, OpenArgs};
@@ -15,7 +15,7 @@ use crate::open::{Intent, OpenArgs};
 /// The default keyspace, in which records lie without --keyspace, is not listed.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  terrace keyspaces ./db --long\n  terrace put ./db --keyspace users ada 1815\n  terrace keyspaces ./db --make sessions --ttl 30m\n  terrace keyspaces ./db --drop users"
+    after_help = "Examples:\n  terrace keyspaces ./db --long\n  terrace put ./db --keyspace users ada 1815\n  terrace keyspaces ./db --make sessions --ttl 30m\n  terrace keyspaces ./db --make visits --merge add\n  terrace keyspaces ./db --drop users"
 )]
 pub struct Keyspaces {
     /// The database
@@ -27,18 +27,42 @@ pub struct Keyspaces {
     /// Whether they can expire is fixed when it is made; another time holds for what is put from now on
     #[arg(long, value_name = "DURATION", requires = "make", value_parser = expiry)]
     pub ttl: Option<Expiry>,
+    /// How `terrace merge` changes values in the keyspace to be made, or in one that has no operator yet
+    #[arg(long, value_name = "OPERATOR", requires = "make")]
+    pub merge: Option<Operator>,
     /// Drop this keyspace with all its records
     #[arg(long, value_name = "NAME", conflicts_with = "recover")]
     pub drop: Option<String>,
     /// Give keyspaces that have records and no name, which only damage can leave, new names, and print these
     #[arg(long)]
     pub recover: bool,
-    /// Say with each name how long the records live
+    /// Say with each name how long the records live, and by which operator values are merged
     #[arg(long, conflicts_with_all = ["drop", "recover", "make"])]
     pub long: bool,
     /// How to open the database.
     #[command(flatten)]
     pub open: OpenArgs,
+}
+
+/// An operator that every build has.
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub enum Operator {
+    /// The sum of whole numbers of eight bytes
+    Add,
+    /// The operand behind the value
+    Append,
+    /// The greater one, byte by byte
+    Max,
+}
+
+impl From<Operator> for MergeOperator {
+    fn from(operator: Operator) -> MergeOperator {
+        match operator {
+            Operator::Add => MergeOperator::add(),
+            Operator::Append => MergeOperator::append(),
+            Operator::Max => MergeOperator::max(),
+        }
+    }
 }
 
 fn expiry(text: &str) -> Result<Expiry, String> {
@@ -66,7 +90,8 @@ impl Keyspaces {
 
     fn work(&self, db: &Db) -> CommandResult<Vec<String>> {
         if let Some(name) = &self.make {
-            db.keyspace_with(name, KeyspaceOptions { create_if_missing: true, expiry: self.ttl })?;
+            let merge = self.merge.map(MergeOperator::from);
+            db.keyspace_with(name, KeyspaceOptions { create_if_missing: true, expiry: self.ttl, merge })?;
             return Ok(Vec::new());
         }
         if let Some(name) = &self.drop {
@@ -78,7 +103,13 @@ impl Keyspaces {
         let names = if self.recover { db.recover_keyspaces()? } else { db.keyspaces()? };
         let line = |name: &String| -> CommandResult<String> {
             let shown = name.escape_debug();
-            Ok(if self.long { format!("{shown}\t{}", lives(&db.keyspace(name)?)) } else { shown.to_string() })
+            if !self.long {
+                return Ok(shown.to_string());
+            }
+            let keyspace = db.keyspace(name)?;
+            let merges =
+                keyspace.merge_operator().map(|operator| format!("; merged by {}", operator.escape_debug()));
+            Ok(format!("{shown}\t{}{}", lives(&keyspace), merges.unwrap_or_default()))
         };
         names.iter().map(line).collect()
     }

@@ -9,6 +9,7 @@ pub mod export;
 pub mod import;
 pub mod keyspaces;
 pub mod man;
+pub mod merge;
 pub mod options;
 pub mod point;
 pub mod scan;

@@ -35,6 +35,9 @@ pub struct Get {
     /// Print the value's bytes as they are, without a line end
     #[arg(long, conflicts_with = "hex")]
     pub raw: bool,
+    /// Print the value as a whole number, which it must be: eight bytes, the least significant first
+    #[arg(long, conflicts_with = "raw")]
+    pub number: bool,
     /// Take the key and print the value in hexadecimal
     #[arg(long)]
     pub hex: bool,
@@ -56,7 +59,16 @@ impl Get {
         if self.raw {
             return Ok(out.write_all(&value)?);
         }
-        Ok(writeln!(out, "{}", shown(&value, self.hex))?)
+        if !self.number {
+            return Ok(writeln!(out, "{}", shown(&value, self.hex))?);
+        }
+        let Ok(bytes) = value[..].try_into() else {
+            let len = value.len();
+            return Err(Failure::error(format!(
+                "the value is no number of eight bytes, but has {len} bytes"
+            )));
+        };
+        Ok(writeln!(out, "{}", i64::from_le_bytes(bytes))?)
     }
 }
 

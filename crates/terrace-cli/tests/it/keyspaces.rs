@@ -81,6 +81,41 @@ fn there_is_nothing_to_recover_in_a_sound_database() {
 }
 
 #[test]
+fn operands_are_merged_where_there_is_an_operator() {
+    let bed = Bed::new();
+    let merge = |operand: &'static str, more: &[&'static str]| {
+        [&["page", operand, "--keyspace", "visits"][..], more].concat()
+    };
+    bed.run("put", &["a", "1"]).text();
+    bed.run("merge", &merge("1", &["--number"])).fails(3, &["there is no keyspace \"visits\""]);
+    bed.run("keyspaces", &["--make", "visits"]).text();
+    bed.run("merge", &merge("1", &["--number"])).fails(2, &["has no merge operator", "--merge add"]);
+    bed.run("keyspaces", &["--make", "visits", "--merge", "add"]).text();
+    bed.run("merge", &merge("44", &["--number"])).text();
+    bed.run("merge", &merge("-2", &["--number"])).text();
+    bed.run("merge", &merge("one", &["--number"])).fails(2, &["one is no whole number"]);
+    bed.run("merge", &merge("1", &[])).fails(3, &["operator \"add\"", "\"page\"", "here are 1"]);
+    let get = ["page", "--keyspace", "visits", "--number"];
+    assert_eq!(bed.run("get", &get).text(), "42\n");
+    bed.run("get", &["a", "--number"]).fails(3, &["has 1 bytes"]);
+    bed.run("merge", &merge("9223372036854775807", &["--number"])).fails(3, &["out of range"]);
+    assert_eq!(bed.run("get", &get).text(), "42\n");
+    bed.run("keyspaces", &["--make", "visits", "--merge", "max"]).fails(2, &["and not by \"max\""]);
+    bed.run("keyspaces", &["--merge", "add"]).fails(2, &["--make"]);
+    bed.run("keyspaces", &["--make", "log", "--merge", "append", "--ttl", "1h"]).text();
+    bed.run("merge", &["k", "a", "--keyspace", "log"]).text();
+    bed.run("merge", &["k", "b", "--keyspace", "log"]).text();
+    assert_eq!(bed.run("get", &["k", "--keyspace", "log"]).text(), "ab\n");
+    let long = bed.run("keyspaces", &["--long"]).text();
+    assert_eq!(
+        long,
+        "log\trecords expire after 1h, if their puts say nothing else; merged by append\n\
+         visits\trecords do not expire; merged by add\n"
+    );
+    bed.run::<&str>("check", &[]).text();
+}
+
+#[test]
 fn records_expire_where_they_are_to() {
     let bed = Bed::new();
     let of = |name: &'static str| ["--keyspace", name];

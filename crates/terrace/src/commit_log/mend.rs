@@ -150,7 +150,7 @@ impl CommitLog {
                 let mut rest = run;
                 while !rest.is_empty() {
                     let (ops, taken) = some_ops(rest, RECORD_BYTES)?;
-                    append(LogRecord::Batch { first_seq: rest[0].seq(), ops }, false)?;
+                    append(LogRecord::Batch { first_seq: rest[0].seq(), ops: Box::new(ops) }, false)?;
                     rest = &rest[taken..];
                 }
             }

@@ -251,7 +251,7 @@ mod tests {
         (0..writes).for_each(|_| ops.put(b"key", b"value"));
         let records = vec![
             LogRecord::Start { number: 1, before, previous: 0 },
-            LogRecord::Batch { first_seq: before + 1, ops },
+            LogRecord::Batch { first_seq: before + 1, ops: Box::new(ops) },
         ];
         (records, if is_whole { Ok(()) } else { Err(Error::invalid("damaged")) })
     }

@@ -19,7 +19,7 @@ pub(crate) enum LogRecord {
     /// this is the first.
     Start { number: u64, before: u64, previous: u64 },
     /// A group's operations, numbered from this sequence number on.
-    Batch { first_seq: u64, ops: WriteBatch },
+    Batch { first_seq: u64, ops: Box<WriteBatch> },
     /// The first of a log that replaces all before it: it holds everything after `flushed`.
     Restart { number: u64, flushed: u64 },
     /// Everything that replaces the earlier logs lies before this record.
@@ -68,7 +68,7 @@ impl LogRecord {
             tag::BATCH => {
                 let first_seq = r.varint()?;
                 let ops = WriteBatch::decode(r.rest()).filter(|ops| !ops.is_empty())?;
-                return Some(LogRecord::Batch { first_seq, ops });
+                return Some(LogRecord::Batch { first_seq, ops: Box::new(ops) });
             }
             tag::RESTART => LogRecord::Restart { number: r.varint()?, flushed: r.varint()? },
             tag::COMPLETE => LogRecord::Complete,
@@ -105,7 +105,10 @@ mod tests {
         ops.delete(b"");
         let golden: [(LogRecord, &[u8]); 5] = [
             (LogRecord::Start { number: 7, before: 300, previous: 4 }, &[0, 7, 0xac, 0x02, 4]),
-            (LogRecord::Batch { first_seq: 301, ops }, &[1, 0xad, 0x02, 1, 1, b'k', 1, b'v', 0, 0]),
+            (
+                LogRecord::Batch { first_seq: 301, ops: Box::new(ops) },
+                &[1, 0xad, 0x02, 1, 1, b'k', 1, b'v', 0, 0],
+            ),
             (LogRecord::Restart { number: 9, flushed: 5 }, &[2, 9, 5]),
             (LogRecord::Complete, &[3]),
             (LogRecord::Closed, &[4]),

@@ -1,11 +1,14 @@
 //! Having the engine apply a group, on the thread of the writer that leads it.
 
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
 use terrace_table::Kind;
 
 use super::Store;
+use super::commit::{Outcome, Refusal};
+use super::folding::Folded;
 use crate::batch::WriteBatch;
 use crate::core::condition::Check;
 use crate::core::request::{Group, Request};
@@ -14,7 +17,7 @@ impl Store {
     /// Does `work` as the leader, with no group beside it.
     pub(super) fn alone(&self, work: impl Fn(&Store) -> Result<()>) -> Result<()> {
         let request = Request { batch: WriteBatch::new(), alone: true, sync: false };
-        self.queue.commit(request, |_| work(self).map(|()| true)).map(drop)
+        self.queue.commit(request, |_| work(self).map(|()| true).map_err(Refusal::from)).map(drop)
     }
 
     pub(super) fn check_open(&self) -> Result<()> {
@@ -25,8 +28,44 @@ impl Store {
     }
 
     /// Applies a group on the leader's thread, if `holds`; returns whether it did.
-    pub(super) fn apply(&self, group: &[&Request], holds: Check<'_>) -> Result<bool> {
+    pub(super) fn apply(&self, group: &[&Request], holds: Check<'_>) -> Outcome {
         self.check_open()?;
+        if !group.iter().any(|request| request.batch.has_merges()) {
+            return Ok(self.apply_folded(group, holds)?);
+        }
+        loop {
+            let folded = self.fold(group).map_err(Refusal::OfOne)?;
+            if let Some(done) = self.apply_if_unchanged(group, &folded, holds)? {
+                return Ok(done);
+            }
+        }
+    }
+
+    /// Applies a group of which `folded` has the merged values; `None` if one was merged into another value than there
+    /// is now.
+    fn apply_if_unchanged(
+        &self,
+        group: &[&Request],
+        folded: &Folded<'_>,
+        holds: Check<'_>,
+    ) -> Result<Option<bool>> {
+        let requests = folded.in_place_of(group);
+        if self.engine.writes_by_groups() {
+            // Nobody else has written since.
+            return self.apply_folded(&requests, holds).map(Some);
+        }
+        let is_overtaken = Cell::new(false);
+        let unchanged = || {
+            is_overtaken.set(!folded.is_as_read(&*self.engine)?);
+            Ok(!is_overtaken.get() && holds()?)
+        };
+        let done = self.apply_folded(&requests, &unchanged)?;
+        Ok((!is_overtaken.get()).then_some(done))
+    }
+
+    /// Applies a group without merges, if `holds`; returns whether it did.
+    fn apply_folded(&self, group: &[&Request], holds: Check<'_>) -> Result<bool> {
+        debug_assert!(!group.iter().any(|request| request.batch.has_merges()), "an operand is no value");
         let counters = &self.core.counters;
         // Judged before numbers are given out, so that a write that does not take place leaves no gap.
         let by_groups = self.engine.writes_by_groups();

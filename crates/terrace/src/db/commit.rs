@@ -4,13 +4,13 @@
 //! 2. A writer leaves the queue exactly once, with its own outcome.
 //! 3. A conditional write is a group of its own, and its writer leads that: its condition is judged against
 //!    everything before it and nothing beside it, on the thread that has asked.
-//! 4. A lack of room for one request affects no other: a group refused for that is carried out request by
-//!    request, in order, and each gets the outcome that it alone causes.
+//! 4. A lack of room for one request, or a failed merge, affects no other: a group refused for that is carried out
+//!    request by request, in order, and each gets the outcome that it alone causes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use terrace_base::Result;
+use terrace_base::{Error, Result};
 
 use crate::core::request::Request;
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
@@ -38,6 +38,30 @@ enum Turn {
     Done(Result<bool>),
 }
 
+/// Why a group did not take place; nothing of it has.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    /// What one request asks for may be the cause: each is tried by itself.
+    OfOne(Error),
+    OfAll(Error),
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        if error.is_out_of_space() { Refusal::OfOne(error) } else { Refusal::OfAll(error) }
+    }
+}
+
+impl Refusal {
+    fn into_error(self) -> Error {
+        let (Refusal::OfOne(error) | Refusal::OfAll(error)) = self;
+        error
+    }
+}
+
+/// What became of a group: whether it took place.
+pub(super) type Outcome = Result<bool, Refusal>;
+
 /// The queue of writers.
 #[derive(Debug, Default)]
 pub(crate) struct CommitQueue {
@@ -53,10 +77,10 @@ struct State {
 impl CommitQueue {
     /// Applies `request`, alone or with others, on this thread or another. `apply` gets the group's requests
     /// in order and returns for all of them whether they took place.
-    pub fn commit(&self, request: Request, apply: impl Fn(&[&Request]) -> Result<bool>) -> Result<bool> {
+    pub fn commit(&self, request: Request, apply: impl Fn(&[&Request]) -> Outcome) -> Result<bool> {
         if self.lead_at_once() {
             let _retire = Retire { queue: self, followers: 0 };
-            return apply(&[&request]);
+            return apply(&[&request]).map_err(Refusal::into_error);
         }
         let writer = Arc::new(Writer {
             request,
@@ -85,7 +109,7 @@ impl CommitQueue {
     }
 
     /// Applies the group at the queue's head, whose first is the leader's own request.
-    fn lead(&self, apply: impl Fn(&[&Request]) -> Result<bool>) -> Result<bool> {
+    fn lead(&self, apply: impl Fn(&[&Request]) -> Outcome) -> Result<bool> {
         let group = self.group();
         let retire = Retire { queue: self, followers: group.len() };
         let requests: Vec<&Request> = group.iter().map(|w| &w.request).collect();
@@ -121,12 +145,13 @@ impl CommitQueue {
 }
 
 /// Applies a group; returns each request's outcome. If a group fails, nothing of it has taken place.
-fn outcomes(requests: &[&Request], apply: impl Fn(&[&Request]) -> Result<bool>) -> Vec<Result<bool>> {
+fn outcomes(requests: &[&Request], apply: impl Fn(&[&Request]) -> Outcome) -> Vec<Result<bool>> {
     match apply(requests) {
-        Err(e) if e.is_out_of_space() && requests.len() > 1 => {
-            requests.iter().map(|request| apply(std::slice::from_ref(request))).collect()
+        Err(Refusal::OfOne(_)) if requests.len() > 1 => {
+            let alone = |request| apply(std::slice::from_ref(request)).map_err(Refusal::into_error);
+            requests.iter().map(alone).collect()
         }
-        outcome => vec![outcome; requests.len()],
+        outcome => vec![outcome.map_err(Refusal::into_error); requests.len()],
     }
 }
 
@@ -146,7 +171,7 @@ impl Drop for Retire<'_> {
         }
         drop(state);
         if std::thread::panicking() {
-            let cause = terrace_base::Error::invalid("the thread that led this write panicked");
+            let cause = Error::invalid("the thread that led this write panicked");
             gone.iter().skip(1).for_each(|w| w.set(Turn::Done(Err(cause.clone()))));
         }
     }
@@ -226,7 +251,7 @@ mod tests {
             let bytes: usize = group.iter().map(|r| r.batch.encoded().len()).sum();
             applied.borrow_mut().push(group.len());
             match bytes > 90 {
-                true => Err(terrace_base::Error::NoSpace { path: "disk".into() }),
+                true => Err(Error::NoSpace { path: "disk".into() }.into()),
                 false => Ok(true),
             }
         };
@@ -235,7 +260,7 @@ mod tests {
         assert_eq!((told, applied.take()), (vec![true, false, true], vec![3, 1, 1, 1]));
         assert!(outcomes(&[&large], apply)[0].is_err());
         assert_eq!(applied.take(), [1], "there is nobody to be told apart");
-        let fails = |_: &[&Request]| Err(terrace_base::Error::invalid("closed"));
+        let fails = |_: &[&Request]| Err(Error::invalid("closed").into());
         assert!(outcomes(&[&small, &small], fails).iter().all(Result::is_err));
     }
 

@@ -3,6 +3,7 @@
 mod apply;
 mod commit;
 mod explain;
+mod folding;
 mod iter;
 mod keyspace;
 mod range;

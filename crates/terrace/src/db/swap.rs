@@ -136,7 +136,7 @@ impl Db {
     pub fn fetch_update_with<V: AsRef<[u8]>>(
         &self,
         key: impl AsRef<[u8]>,
-        update: impl FnMut(Option<&[u8]>) -> Option<V>,
+        mut update: impl FnMut(Option<&[u8]>) -> Option<V>,
         options: WriteOptions,
     ) -> Result<Option<Bytes>> {
         let key = key.as_ref();
@@ -145,7 +145,7 @@ impl Db {
         };
         // What was there before may not be durable.
         let skips = if options.sync { Skips::None } else { Skips::Same };
-        self.update(self.get(key)?, update, swap, skips)
+        self.update(self.get(key)?, |current| Ok(update(current)), swap, skips)
     }
 
     /// Swaps the value `current` for what `update` makes of it, until no other write comes in between. If that is the
@@ -153,13 +153,13 @@ impl Db {
     pub(super) fn update<V: AsRef<[u8]>>(
         &self,
         mut current: Option<Bytes>,
-        mut update: impl FnMut(Option<&[u8]>) -> Option<V>,
+        mut update: impl FnMut(Option<&[u8]>) -> Result<Option<V>>,
         swap: impl Fn(Option<&[u8]>, Option<&[u8]>) -> Result<Result<(), CasMismatch>>,
         skips: Skips,
     ) -> Result<Option<Bytes>> {
         let mut turn = None;
         loop {
-            let new = update(current.as_deref());
+            let new = update(current.as_deref())?;
             let new = new.as_ref().map(AsRef::as_ref);
             let is_nothing = skips == Skips::Nothings && new.is_none();
             if new == current.as_deref() && (skips == Skips::Same || is_nothing) {

@@ -79,6 +79,7 @@ impl Db {
         }
         let _timing = self.inner.core.timers.put();
         if batch.len() == 1
+            && !batch.has_merges()
             && batch.validate().is_ok()
             && let Some(op) = batch.ops().next()
             && let Some(outcome) = self.directly(op, Condition::None)
@@ -196,12 +197,12 @@ pub(super) fn counts_of_all(keyspaces: &[Arc<OpenKeyspace>], batch: &WriteBatch)
 /// What `batch` does to `keyspace`.
 fn counts_of(keyspace: &OpenKeyspace, batch: &WriteBatch) -> KeyspaceCounts {
     let (prefix, counts) = (Prefix::of(keyspace.number), KeyspaceCounts::default());
-    let own = batch.ops().filter_map(|op| Some(Op { key: op.key.strip_prefix(prefix.as_slice())?, ..op }));
-    let without_deadline = |op: Op<'_>| match op.kind {
-        Kind::Put if keyspace.is_dated() => counts.count(Op { value: &op.value[DEADLINE_BYTES..], ..op }),
-        _ => counts.count(op),
-    };
-    own.for_each(without_deadline);
+    for (op, merge) in batch.ops_and_merges() {
+        let Some(key) = op.key.strip_prefix(prefix.as_slice()) else { continue };
+        let has_deadline = op.kind == Kind::Put && merge.is_none() && keyspace.is_dated();
+        let value = if has_deadline { &op.value[DEADLINE_BYTES..] } else { op.value };
+        counts.count(Op { key, value, ..op });
+    }
     counts
 }
 

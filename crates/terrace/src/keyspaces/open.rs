@@ -1,13 +1,14 @@
 //! A keyspace that is open: its name and number, and whether it was dropped meanwhile.
 
 use std::borrow::Cow;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{RwLock, RwLockReadGuard};
 use terrace_base::{Error, Result};
 use terrace_table::Kind;
 
-use super::{DATED, NEVER, Prefix, Space, dated};
+use super::{DATED, MergeOperator, NEVER, Prefix, Space, dated};
 use crate::batch::Op;
 use crate::stats::Counter;
 
@@ -21,6 +22,9 @@ pub(crate) struct OpenKeyspace {
     pub counts: KeyspaceCounts,
     /// How long entries live that are put without saying so, in the unit of deadlines. For dated ones.
     time_to_live: AtomicU64,
+    /// How values are merged, if that is known: the name is set before the operator is.
+    operator_name: OnceLock<String>,
+    operator: OnceLock<MergeOperator>,
     /// Written while it is dropped, read by each write to it.
     dropped: RwLock<bool>,
 }
@@ -61,7 +65,9 @@ impl OpenKeyspace {
     pub fn new(name: &str, number: u32, owner: u64, time_to_live: u64) -> OpenKeyspace {
         let (counts, dropped) = (KeyspaceCounts::default(), RwLock::new(false));
         let time_to_live = AtomicU64::new(time_to_live);
-        OpenKeyspace { name: name.to_owned(), number, owner, counts, time_to_live, dropped }
+        let (operator_name, operator) = (OnceLock::new(), OnceLock::new());
+        let name = name.to_owned();
+        OpenKeyspace { name, number, owner, counts, time_to_live, operator_name, operator, dropped }
     }
 
     /// Whether its entries can expire.
@@ -76,6 +82,42 @@ impl OpenKeyspace {
     /// Entries that are put from now on live for so long.
     pub fn set_time_to_live(&self, time_to_live: u64) {
         self.time_to_live.store(time_to_live, Ordering::Relaxed);
+    }
+
+    /// The name of the operator by which values are merged.
+    pub fn operator_name(&self) -> Option<&str> {
+        self.operator_name.get().map(String::as_str)
+    }
+
+    /// Values are merged by the operator `name`.
+    pub fn set_operator_name(&self, name: &str) {
+        let _ = self.operator_name.set(name.to_owned());
+        if let Some(operator) = MergeOperator::built_in(name) {
+            self.set_operator(operator);
+        }
+    }
+
+    /// This is the operator by which values are merged. Its name is set.
+    pub fn set_operator(&self, operator: MergeOperator) {
+        let _ = self.operator.set(operator);
+    }
+
+    /// The operator by which values are merged.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidArgument` if there is none, or if only its name is known.
+    pub fn operator(&self) -> Result<&MergeOperator> {
+        self.operator.get().ok_or_else(|| {
+            let name = &self.name;
+            Error::invalid(match self.operator_name() {
+                None => format!("keyspace \"{name}\" has no merge operator: KeyspaceOptions::merge sets it"),
+                Some(operator) => format!(
+                    "keyspace \"{name}\" merges by operator \"{operator}\", which is not built in: it is to be opened \
+                     with that in KeyspaceOptions::merge"
+                ),
+            })
+        })
     }
 
     /// `value` as it is stored if it lives for `time_to_live`, or for as long as values do here; `deadline` is the one

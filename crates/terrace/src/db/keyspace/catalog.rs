@@ -20,15 +20,13 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_table::Kind;
 
-use super::records::{
-    self, CATALOGUE, NEXT, Named, VERSION, VERSION_WITH_EXPIRY, VERSION_WITH_RANGES, named,
-};
+use super::records::{self, CATALOGUE, NEXT, Named, VERSION, VERSION_WITH_MERGE, VERSION_WITH_RANGES, named};
 use super::{Expiry, KeyspaceOptions, ranges_file};
 use crate::batch::{Op, WriteBatch};
 use crate::core::Core;
 use crate::core::engine::Engine;
 use crate::db::{Db, range_delete};
-use crate::keyspaces::{DATED, ESCAPE, NEVER, OpenKeyspace, Prefix, Space, Writing, is_high};
+use crate::keyspaces::{DATED, ESCAPE, MergeOperator, NEVER, OpenKeyspace, Prefix, Space, Writing, is_high};
 use crate::options::WriteOptions;
 
 /// The place of the marker: of no key in keyspace 0.
@@ -110,13 +108,13 @@ impl Catalog {
                 Err(e) => return Err(e),
             };
             match version {
-                Some(version @ VERSION..=VERSION_WITH_EXPIRY) => {
+                Some(version @ VERSION..=VERSION_WITH_MERGE) => {
                     found = found.max(Some(version));
                     has_marker |= place == MARKER_PLACE;
                 }
                 Some(version) => {
                     let found = format!("version {version} of the catalogue of keyspaces");
-                    return Err(Error::other_version(dir, found, VERSION_WITH_EXPIRY.to_string()));
+                    return Err(Error::other_version(dir, found, VERSION_WITH_MERGE.to_string()));
                 }
                 None => {}
             }
@@ -207,14 +205,12 @@ impl Catalog {
     /// There may be range tombstones: the marker that is written next says so.
     pub fn note_ranges(&self) {
         self.may_have_ranges.store(true, Ordering::Release);
-        self.version.fetch_max(VERSION_WITH_RANGES, Ordering::AcqRel);
+        self.note_version(VERSION_WITH_RANGES);
     }
 
-    /// There are keyspaces with these numbers: the marker that is written next says whether one is dated.
-    pub fn note_numbers<'n>(&self, numbers: impl IntoIterator<Item = &'n u32>) {
-        if numbers.into_iter().any(|number| number & DATED != 0) {
-            self.version.fetch_max(VERSION_WITH_EXPIRY, Ordering::AcqRel);
-        }
+    /// There is something that needs a marker of version `least` at least: the one that is written next has it.
+    pub fn note_version(&self, least: u8) {
+        self.version.fetch_max(least, Ordering::AcqRel);
     }
 
     /// Keeps the keyspaces that there are from being changed.
@@ -282,18 +278,19 @@ impl Db {
         store.catalog.check_readable()?;
         let mut open = store.catalog.changing.lock();
         if let Some(keyspace) = open.get(name).and_then(Weak::upgrade) {
-            self.change_expiry(&keyspace, options.expiry)?;
+            self.change_options(&keyspace, options)?;
             return Ok(keyspace);
         }
         let record = match store.named_as(name)? {
             Some(record) => record,
             None if !options.create_if_missing => return Err(Error::NoKeyspace { name: name.to_owned() }),
             None if store.read_only => return Err(Error::ReadOnly),
-            None => self.make_keyspace(name, options.expiry)?,
+            None => self.make_keyspace(name, options)?,
         };
-        let Named { number, time_to_live } = record;
+        let Named { number, time_to_live, operator } = record;
         let keyspace = Arc::new(OpenKeyspace::new(name, number, store.catalog.owner, time_to_live));
-        self.change_expiry(&keyspace, options.expiry)?;
+        operator.iter().for_each(|operator| keyspace.set_operator_name(operator));
+        self.change_options(&keyspace, options)?;
         if open.len() == open.capacity() {
             // Before it grows: each one is looked at once for as many that come.
             open.retain(|_, keyspace| keyspace.strong_count() > 0);
@@ -303,9 +300,10 @@ impl Db {
     }
 
     /// Makes keyspace `name`. `changing` is locked.
-    fn make_keyspace(&self, name: &str, expiry: Option<Expiry>) -> Result<Named> {
+    fn make_keyspace(&self, name: &str, options: &KeyspaceOptions) -> Result<Named> {
+        options.merge.as_ref().map_or(Ok(()), MergeOperator::check_name)?;
         self.make_room_for_keyspaces()?;
-        let dated = if expiry.is_some() { DATED } else { 0 };
+        let dated = if options.expiry.is_some() { DATED } else { 0 };
         let mut number = self.inner.next_number()?;
         // Damage may have taken a later next number.
         while number < DATED && self.inner.engine.ordered().is_ok() && self.inner.has_any_keys(number)? {
@@ -314,39 +312,23 @@ impl Db {
         if number >= DATED {
             return Err(Error::invalid("all numbers of keyspaces were given"));
         }
-        let record =
-            Named { number: number | dated, time_to_live: expiry.map_or(NEVER, Expiry::time_to_live) };
-        self.name_keyspaces(&[(name.to_owned(), record)], number + 1)?;
+        let record = Named {
+            number: number | dated,
+            time_to_live: options.expiry.map_or(NEVER, Expiry::time_to_live),
+            operator: options.merge.as_ref().map(|operator| operator.name().to_owned()),
+        };
+        self.name_keyspaces(&[(name.to_owned(), record.clone())], number + 1)?;
         Ok(record)
     }
 
-    /// Has entries of `keyspace` live as `expiry` says from now on, if it says anything. `changing` is locked.
-    fn change_expiry(&self, keyspace: &OpenKeyspace, expiry: Option<Expiry>) -> Result<()> {
-        let Some(expiry) = expiry else { return Ok(()) };
-        let (name, time_to_live) = (&keyspace.name, expiry.time_to_live());
-        if !keyspace.is_dated() {
-            return Err(Error::invalid(format!("keyspace \"{name}\" was made without expiry, and stays so")));
-        }
-        if time_to_live == keyspace.time_to_live() {
-            return Ok(());
-        }
-        let mut batch = WriteBatch::new();
-        let value = Named { number: keyspace.number, time_to_live }.encode();
-        batch.push(Op { kind: Kind::Put, key: &place_of(name), value: &value });
-        self.write_placed(batch, WriteOptions::default())?;
-        keyspace.set_time_to_live(time_to_live);
-        Ok(())
-    }
-
-    /// Gives keyspaces their names. `changing` is locked.
+    /// Writes what is known of keyspaces by their names. `changing` is locked.
     pub(super) fn name_keyspaces(&self, named_now: &[(String, Named)], next: u32) -> Result<()> {
         let mut batch = WriteBatch::new();
         for (name, record) in named_now {
             let place = CATALOGUE.place(&named(name))?.into_owned();
             batch.push(Op { kind: Kind::Put, key: &place, value: &record.encode() });
         }
-        let is_any_dated = named_now.iter().any(|(_, record)| record.number & DATED != 0);
-        let least = if is_any_dated { VERSION_WITH_EXPIRY } else { VERSION };
+        let least = named_now.iter().map(|(_, record)| record.version()).max().unwrap_or(VERSION);
         self.inner.catalog.set_marker(&mut batch, least);
         batch.push(Op {
             kind: Kind::Put,
@@ -354,7 +336,7 @@ impl Db {
             value: &records::of_numbers(&[next]),
         });
         self.write_placed(batch, WriteOptions::default())?;
-        self.inner.catalog.note_numbers(named_now.iter().map(|(_, record)| &record.number));
+        self.inner.catalog.note_version(least);
         Ok(())
     }
 

@@ -7,6 +7,8 @@
 //! | `dropping.rs` | dropping a keyspace |
 //! | `due.rs` | looking for entries that are due |
 //! | `expiry.rs` | entries that expire |
+//! | `merging.rs` | merging operands into values |
+//! | `options.rs` | what a keyspace is opened with |
 //! | `placing.rs` | the places of the keys of writes |
 //! | `ranges_file.rs` | the file of a database that may have range tombstones |
 //! | `records.rs` | its records, and what lies in each keyspace |
@@ -20,6 +22,8 @@ mod check;
 mod dropping;
 mod due;
 mod expiry;
+mod merging;
+mod options;
 mod placing;
 mod ranges_file;
 mod records;
@@ -31,6 +35,7 @@ mod tests;
 use std::sync::Arc;
 
 pub use expiry::Expiry;
+pub use options::KeyspaceOptions;
 
 use bytes::Bytes;
 use terrace_base::Result;
@@ -43,41 +48,13 @@ use crate::db::{CasMismatch, Db, DbIter, Entries, KeyRange, Snapshot};
 use crate::keyspaces::{MAX_NUMBERED_KEY_BYTES, OpenKeyspace, Space};
 use crate::options::WriteOptions;
 
-/// Options of opening a keyspace.
-///
-/// ```
-/// # fn main() -> terrace::Result<()> {
-/// # let dir = tempfile::tempdir().unwrap();
-/// # let db = terrace::Db::open(dir.path(), terrace::Options::default())?;
-/// use terrace::{ErrorKind, KeyspaceOptions};
-///
-/// let existing = KeyspaceOptions { create_if_missing: false, ..KeyspaceOptions::default() };
-/// assert_eq!(db.keyspace_with("users", existing).unwrap_err().kind(), ErrorKind::NoKeyspace);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyspaceOptions {
-    /// Whether a keyspace that does not exist is made.
-    pub create_if_missing: bool,
-    /// How long its entries live. `None`: as long as they do in a keyspace that exists; for good in one that is made,
-    /// and whether they can expire is fixed then. Another time to live than before is that of what is put from now on.
-    pub expiry: Option<Expiry>,
-}
-
-impl Default for KeyspaceOptions {
-    fn default() -> Self {
-        KeyspaceOptions { create_if_missing: true, expiry: None }
-    }
-}
-
 /// What was done to a keyspace through its handles since it was opened.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyspaceStats {
     /// Point reads.
     pub gets: u64,
-    /// Puts.
+    /// Puts and merges.
     pub puts: u64,
     /// Deletions.
     pub deletes: u64,
@@ -131,7 +108,7 @@ impl Db {
     /// # Errors
     ///
     /// `NoKeyspace` if there is none and none is to be made; `InvalidArgument` if there is one whose entries cannot
-    /// expire and they are to.
+    /// expire and they are to, or one with another merge operator.
     pub fn keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         let open = self.open_keyspace(name, &options)?;
         Ok(Keyspace { db: self.clone(), open })
@@ -323,7 +300,7 @@ impl Keyspace {
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
     ) -> Result<Result<(), CasMismatch>> {
-        self.swap(key.as_ref(), expected, new)
+        self.swap(key.as_ref(), expected, new, WriteOptions::default())
     }
 
     /// Gives `key` the value that `update` makes of its value, and returns the value that it had: see
@@ -331,13 +308,15 @@ impl Keyspace {
     pub fn fetch_update<V: AsRef<[u8]>>(
         &self,
         key: impl AsRef<[u8]>,
-        update: impl FnMut(Option<&[u8]>) -> Option<V>,
+        mut update: impl FnMut(Option<&[u8]>) -> Option<V>,
     ) -> Result<Option<Bytes>> {
         let key = key.as_ref();
-        let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| self.swap(key, expected, new);
+        let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| {
+            self.swap(key, expected, new, WriteOptions::default())
+        };
         // What is written again lives longer.
         let skips = if self.open.is_dated() { Skips::Nothings } else { Skips::Same };
-        self.db.update(self.get(key)?, update, swap, skips)
+        self.db.update(self.get(key)?, |current| Ok(update(current)), swap, skips)
     }
 
     /// Flushes, and merges all tables with keys of the keyspace in `range`.
@@ -361,12 +340,13 @@ impl Keyspace {
         key: &[u8],
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
+        options: WriteOptions,
     ) -> Result<Result<(), CasMismatch>> {
         let stored = new.map(|new| self.stored(new, None)).transpose()?;
         let swap = || {
             let _not_dropped = self.open.write()?;
             let place = self.space().place(key)?;
-            self.db.swap(&place, expected, stored.as_deref(), WriteOptions::default())
+            self.db.swap(&place, expected, stored.as_deref(), options)
         };
         let swapped = sweep::after_write(&self.db.inner.store, swap())?;
         if swapped.is_ok() {

@@ -31,6 +31,9 @@ pub(super) const VERSION_WITH_RANGES: u8 = 2;
 /// The same from the first dated keyspace on.
 pub(super) const VERSION_WITH_EXPIRY: u8 = 3;
 
+/// The same from the first keyspace with a merge operator on, and that of the record of such a keyspace's name.
+pub(super) const VERSION_WITH_MERGE: u8 = 4;
+
 /// The version of the catalogue that a record is of; `None` if it is of none.
 pub(super) fn version_of(value: &[u8]) -> Option<u8> {
     value.strip_prefix(MAGIC)?.first().copied()
@@ -68,35 +71,66 @@ pub(super) fn number_of(value: &[u8]) -> Option<u32> {
 }
 
 /// What the record of a name says of its keyspace.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::db) struct Named {
     pub number: u32,
     /// In the unit of deadlines; for a dated one.
     pub time_to_live: u64,
+    /// The name of the operator by which values are merged.
+    pub operator: Option<String>,
 }
 
 impl Named {
     /// The record's value.
     pub fn encode(&self) -> Vec<u8> {
-        match self.number & DATED {
-            0 => of_numbers(&[self.number]),
-            _ => {
-                let high = (self.time_to_live >> 32) as u32;
-                of_numbers(&[self.number, self.time_to_live as u32, high])
+        let all = [self.number, self.time_to_live as u32, (self.time_to_live >> 32) as u32];
+        match &self.operator {
+            Some(operator) => {
+                let numbers = all.iter().flat_map(|number| number.to_le_bytes());
+                MAGIC
+                    .iter()
+                    .copied()
+                    .chain([VERSION_WITH_MERGE])
+                    .chain(numbers)
+                    .chain(operator.bytes())
+                    .collect()
             }
+            None if self.number & DATED == 0 => of_numbers(&all[..1]),
+            None => of_numbers(&all),
         }
+    }
+
+    /// The version that the marker needs beside it.
+    pub fn version(&self) -> u8 {
+        let with_operator = self.operator.as_ref().map_or(VERSION, |_| VERSION_WITH_MERGE);
+        version_with(self.number).max(with_operator)
     }
 
     /// `None` if the value is damaged.
     pub fn decode(value: &[u8]) -> Option<Named> {
+        let time = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
+        if let Some(rest) = value.strip_prefix(MAGIC)?.strip_prefix(&[VERSION_WITH_MERGE]) {
+            let (numbers, operator) = rest.split_at_checked(12)?;
+            let (numbers, _) = numbers.as_chunks::<4>();
+            let [number, low, high] = *<&[[u8; 4]; 3]>::try_from(numbers).ok()?;
+            let [number, low, high] = [number, low, high].map(u32::from_le_bytes);
+            let operator = str::from_utf8(operator).ok().filter(|name| !name.is_empty())?;
+            let named = Named { number, time_to_live: time(low, high), operator: Some(operator.to_owned()) };
+            return (number & DATED != 0 || named.time_to_live == NEVER).then_some(named);
+        }
         match numbers_of(value)?[..] {
-            [number] if number & DATED == 0 => Some(Named { number, time_to_live: NEVER }),
+            [number] if number & DATED == 0 => Some(Named { number, time_to_live: NEVER, operator: None }),
             [number, low, high] if number & DATED != 0 => {
-                Some(Named { number, time_to_live: u64::from(high) << 32 | u64::from(low) })
+                Some(Named { number, time_to_live: time(low, high), operator: None })
             }
             _ => None,
         }
     }
+}
+
+/// The version that the marker needs beside a keyspace with this number.
+pub(super) fn version_with(number: u32) -> u8 {
+    if number & DATED != 0 { VERSION_WITH_EXPIRY } else { VERSION }
 }
 
 /// The key of a name.
@@ -225,12 +259,12 @@ impl Store {
         Ok(found)
     }
 
-    /// Recalls for the marker whether a keyspace is dated, if damage has taken it.
+    /// Recalls the version of the marker, if damage has taken it.
     pub(in crate::db) fn recall_marker(&self) {
         if self.catalog.is_marker_lost() {
-            // Where damage hides that, builds that know nothing of deadlines are better refused.
-            let numbers = self.names().map(|names| names.values().map(|named| named.number).collect());
-            self.catalog.note_numbers(&numbers.unwrap_or_else(|_| vec![DATED]));
+            // Where damage hides that, older builds are better refused.
+            let least = self.names().map(|names| names.values().map(Named::version).max());
+            self.catalog.note_version(least.map_or(VERSION_WITH_MERGE, |least| least.unwrap_or(VERSION)));
         }
     }
 

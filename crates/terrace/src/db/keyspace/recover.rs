@@ -2,7 +2,7 @@
 
 use terrace_base::{Error, Result};
 
-use super::records::{NEXT, Named};
+use super::records::{NEXT, Named, VERSION, version_with};
 use crate::db::Db;
 use crate::keyspaces::{DATED, NEVER, Space};
 
@@ -52,12 +52,13 @@ impl Db {
         };
         let recovered: Vec<(String, Named)> = unknown
             .iter()
-            .map(|number| (free(number), Named { number: *number, time_to_live: NEVER }))
+            .map(|number| (free(number), Named { number: *number, time_to_live: NEVER, operator: None }))
             .collect();
         let given = names.values().map(|named| &named.number).chain(&dropped).chain(&unknown);
         let highest = given.map(|number| number & !DATED).max().unwrap_or(0);
-        let all = names.values().map(|named| &named.number).chain(&dropped).chain(&unknown);
-        store.catalog.note_numbers(all);
+        let of_names = names.values().map(Named::version);
+        let least = of_names.chain(dropped.iter().chain(&unknown).map(|number| version_with(*number))).max();
+        store.catalog.note_version(least.unwrap_or(VERSION));
         let next = store.number_in(NEXT)?.unwrap_or(0).max(highest.saturating_add(1));
         self.name_keyspaces(&recovered, next)?;
         Ok(recovered.into_iter().map(|(name, _)| name).collect())

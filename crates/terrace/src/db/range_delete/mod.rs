@@ -211,22 +211,44 @@ impl Store {
 /// The operations on single keys that remain of a batch with every key in its place, and the ranges that it deletes
 /// without their keys.
 fn resolved(batch: &WriteBatch, default: Space) -> (WriteBatch, Spans) {
-    let ops: Vec<Op<'_>> = batch.ops().collect();
+    let ops: Vec<_> = batch.ops_and_merges().collect();
     let mut ranges = batch.range_deletes().iter().rev().peekable();
     // From behind, so that those are known that delete an operation after it.
     let (mut spans, mut kept) = (Spans::default(), Vec::new());
-    for (number, op) in ops.iter().enumerate().rev() {
+    // Keys whose values merges ask for that stand further behind.
+    let mut asked = BTreeSet::new();
+    for (number, (op, merge)) in ops.iter().enumerate().rev() {
         let behind = std::iter::from_fn(|| ranges.next_if(|range| range.after as usize > number));
-        spans.add(union_of(behind, default));
+        let behind = union_of(behind, default);
+        take_covered(&mut asked, &behind, |key| kept.push((delete(key), None)));
+        spans.add(behind);
         if spans.around(op.key).is_none() {
-            kept.push(*op);
+            kept.push((*op, *merge));
+            if merge.is_some() {
+                asked.insert(op.key)
+            } else {
+                asked.remove(op.key)
+            };
         }
     }
-    spans.add(union_of(ranges, default));
+    let first = union_of(ranges, default);
+    take_covered(&mut asked, &first, |key| kept.push((delete(key), None)));
+    spans.add(first);
     let mut rest = WriteBatch::new();
-    kept.iter().rev().for_each(|op| rest.push(*op));
-    let own: BTreeSet<&[u8]> = kept.iter().map(|op| op.key).collect();
+    kept.iter().rev().for_each(|(op, merge)| rest.push_as(*op, *merge));
+    let own: BTreeSet<&[u8]> = kept.iter().map(|(op, _)| op.key).collect();
     (rest, spans.without(own))
+}
+
+/// Takes the keys out of `asked` that `spans` delete, and hands them to `each`.
+fn take_covered<'k>(asked: &mut BTreeSet<&'k [u8]>, spans: &Spans, mut each: impl FnMut(&'k [u8])) {
+    asked.retain(|key| {
+        let is_covered = spans.around(key).is_some();
+        if is_covered {
+            each(key);
+        }
+        !is_covered
+    });
 }
 
 /// The places of the keys that `range` deletes.
@@ -240,6 +262,10 @@ fn spans_of(range: &RangeDelete, default: Space) -> Spans {
 /// The places of the keys that `ranges` delete.
 fn union_of<'r>(ranges: impl Iterator<Item = &'r RangeDelete>, default: Space) -> Spans {
     Spans::union(ranges.flat_map(|range| spans_of(range, default).into_iter()).collect())
+}
+
+fn delete(key: &[u8]) -> Op<'_> {
+    Op { kind: Kind::Delete, key, value: &[] }
 }
 
 /// The operation that notes a record.

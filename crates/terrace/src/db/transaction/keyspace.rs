@@ -90,6 +90,13 @@ impl<'tx> TransactionKeyspace<'tx> {
         self.put_for(key.as_ref(), value.as_ref(), Some(millis(ttl)))
     }
 
+    /// Merges `operand` into the value of `key`, which is read for that: see [`Keyspace::merge`].
+    pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
+        let (key, operator) = (key.as_ref(), self.keyspace.operator()?);
+        let value = operator.merge(key, self.get(key)?.as_deref(), operand.as_ref())?;
+        self.put_for(key, &value, None)
+    }
+
     /// Removes `key`, whether it exists or not.
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
         self.transaction.write(&self.space().place(key.as_ref())?, None)

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use terrace::{Bytes, Db, Env, Expiry, Keyspace, Snapshot, WriteBatch};
+use terrace::{Bytes, Db, Env, Expiry, Keyspace, MergeOperator, Snapshot, WriteBatch};
 use terrace_base::clock::{Clock, ManualClock};
 use terrace_base::rng::Rng;
 use terrace_pmem::Granularity;
 
 use super::expiry::{SECOND, expiring};
 use super::keyspaces::owned;
+use super::merging::merging;
 use crate::harness::{Deferred, Engine, Machine, assert_clean, setups};
 
 /// Values and their deadlines.
@@ -53,7 +54,8 @@ fn open(machine: &Machine, clock: &Arc<ManualClock>) -> (Db, Arc<Deferred>) {
 impl Run {
     fn on(machine: &Machine, clock: Arc<ManualClock>, model: Model) -> Run {
         let (db, tidying) = open(machine, &clock);
-        let space = expiring(&db, "space", Expiry::After(DEFAULT));
+        expiring(&db, "space", Expiry::After(DEFAULT));
+        let space = merging(&db, "space", MergeOperator::append());
         Run { db, space, clock, tidying, model }
     }
 
@@ -92,9 +94,20 @@ impl Run {
         self.note(at, key, value, ttl);
     }
 
+    /// The value of `key` with `operand` behind it, or that alone.
+    fn appended(&self, key: &[u8], operand: &[u8]) -> Vec<u8> {
+        [self.value_of(key).map_or(&[][..], |value| value), operand].concat()
+    }
+
     fn batch(&mut self, rng: &mut Rng) {
         let mut batch = WriteBatch::new();
         for _ in 0..rng.below(6) {
+            if rng.one_in(3) {
+                let (key, operand) = (some_key(rng), value(rng));
+                batch.merge_in(&self.space, &key, &operand);
+                self.note(self.now(), key.clone(), self.appended(&key, &operand), None);
+                continue;
+            }
             let (key, value, ttl) = (some_key(rng), value(rng), ttl(rng));
             match ttl {
                 None => batch.put_in(&self.space, &key, &value),
@@ -113,7 +126,11 @@ impl Run {
     fn conditional(&mut self, rng: &mut Rng) {
         let (at, key, new) = (self.now(), some_key(rng), value(rng));
         let current = self.value_of(&key).cloned();
-        match rng.below(4) {
+        match rng.below(5) {
+            4 => {
+                self.space.merge(&key, &new).unwrap();
+                self.note(at, key.clone(), self.appended(&key, &new), None);
+            }
             0 => {
                 assert_eq!(self.space.put_if_absent(&key, &new).unwrap(), current.is_none(), "{key:02x?}");
                 if current.is_none() {

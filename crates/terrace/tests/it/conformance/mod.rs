@@ -16,6 +16,7 @@ mod hard;
 mod histories;
 mod keyspace_model;
 mod keyspaces;
+mod merging;
 mod model;
 mod observed;
 mod ops;
@@ -61,6 +62,8 @@ macro_rules! conformance {
                 expiry_model::{expiring_entries_match_a_map},
                 files::{compaction_frees_the_disk, a_full_disk_refuses_and_recovers, failing_operations_are_errors},
                 histories::{one_order_explains_what_threads_are_told},
+                merging::{merges_stand_on_what_is_there, a_batch_merges_in_its_order, a_failed_merge_changes_nothing,
+                    no_merge_is_lost, merges_take_what_is_due_for_absent},
                 model::{random_operations_match_a_map, random_operations_match_under_threads,
                     the_same_operations_give_the_same_everywhere},
                 keyspace_model::{keyspaces_match_maps},

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use terrace::{EngineKind, Expiry, Keyspace, KeyspaceOptions, WriteBatch};
+use terrace::{EngineKind, Expiry, Keyspace, KeyspaceOptions, MergeOperator, WriteBatch};
 use terrace_base::rng::Rng;
 use terrace_pmem::Granularity;
 use terrace_sim::{KvModel, Recorder};
@@ -25,6 +25,9 @@ enum Op {
     Put(usize, u8),
     /// A batch over the default keyspace and another.
     PutBoth(usize, u8),
+    /// The same, with what is there merged.
+    MergeBoth(usize, u8),
+    Merge(usize, u8),
     Delete(usize, u8),
     /// An entry that is due at once.
     PutDue(u8),
@@ -39,7 +42,7 @@ fn drawn(seed: u64) -> Vec<Op> {
     let mut ops: Vec<Op> = (0..6).map(Op::PutHigh).collect();
     ops.extend((0..55).map(|_| {
         let (name, key) = (rng.below(2) as usize, rng.below(12) as u8);
-        match rng.below(24) {
+        match rng.below(28) {
             0 | 1 => Op::Make(name),
             2 | 3 => Op::Drop(name),
             4 | 5 => Op::PutHigh(key),
@@ -50,6 +53,8 @@ fn drawn(seed: u64) -> Vec<Op> {
             18 => Op::Background,
             19 | 20 => Op::PutDue(key),
             21 => Op::Sweep,
+            22 | 23 => Op::MergeBoth(name, key),
+            24 | 25 => Op::Merge(name, key),
             _ => Op::Reopen,
         }
     }));
@@ -58,7 +63,8 @@ fn drawn(seed: u64) -> Vec<Op> {
 
 fn made(session: &Session<'_>, recorder: &mut Recorder<KvModel>, name: usize) -> Result<Keyspace, String> {
     let expiry = (name == 1).then_some(Expiry::ByEntry);
-    session.make_with(recorder, NAMES[name], KeyspaceOptions { create_if_missing: true, expiry })
+    let merge = Some(MergeOperator::append());
+    session.make_with(recorder, NAMES[name], KeyspaceOptions { create_if_missing: true, expiry, merge })
 }
 
 fn carry_out(session: &mut Session<'_>, op: &Op, recorder: &mut Recorder<KvModel>) -> Result<(), String> {
@@ -87,6 +93,23 @@ fn carry_out(session: &mut Session<'_>, op: &Op, recorder: &mut Recorder<KvModel
                 db.write(batch)
             })
         }
+        Op::MergeBoth(name, key) => {
+            let space = made(session, recorder, *name)?;
+            let merged = appended(recorder, space.name(), *key, &value);
+            let high = (key_in(None, &[0xff, *key]), Some(value.clone()));
+            session.write(recorder, vec![merged, high], |db| {
+                let mut batch = WriteBatch::new();
+                batch.merge_in(&space, [*key], &value[..8]);
+                batch.put([0xff, *key], &value);
+                batch.merge_in(&space, [*key], &value[8..]);
+                db.write(batch)
+            })
+        }
+        Op::Merge(name, key) => {
+            let space = made(session, recorder, *name)?;
+            let merged = appended(recorder, space.name(), *key, &value);
+            session.write(recorder, vec![merged], |_| space.merge([*key], &value))
+        }
         Op::Delete(name, key) => {
             let space = made(session, recorder, *name)?;
             session
@@ -105,6 +128,19 @@ fn carry_out(session: &mut Session<'_>, op: &Op, recorder: &mut Recorder<KvModel
         }
         Op::Reopen => session.reopen(),
     }
+}
+
+/// What a key of a keyspace has with `operand` behind its value.
+fn appended(
+    recorder: &mut Recorder<KvModel>,
+    name: &str,
+    key: u8,
+    operand: &[u8],
+) -> (Vec<u8>, Option<Vec<u8>>) {
+    let key = key_in(Some(name), &[key]);
+    let before = recorder.read(|model| model.expected().and_then(|map| map.get(&key).cloned()));
+    let value = [before.unwrap_or_default(), operand.to_vec()].concat();
+    (key, Some(value))
 }
 
 fn drop_one(session: &Session<'_>, recorder: &mut Recorder<KvModel>, name: &str) -> Result<(), String> {

@@ -17,7 +17,7 @@ impl<'a> Target<'a> {
         if !expires {
             return Target::Default(db);
         }
-        let options = KeyspaceOptions { create_if_missing: true, expiry: Some(Expiry::ByEntry) };
+        let options = KeyspaceOptions { expiry: Some(Expiry::ByEntry), ..KeyspaceOptions::default() };
         Target::Expiring(db.keyspace_with("expiring", options).unwrap())
     }
 

@@ -1,0 +1,73 @@
+//! What a keyspace is opened with.
+
+use terrace_base::{Error, Result};
+
+use super::Expiry;
+use super::records::Named;
+use crate::db::Db;
+use crate::keyspaces::{MergeOperator, OpenKeyspace};
+
+/// Options of opening a keyspace.
+///
+/// ```
+/// # fn main() -> terrace::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let db = terrace::Db::open(dir.path(), terrace::Options::default())?;
+/// use terrace::{ErrorKind, KeyspaceOptions};
+///
+/// let existing = KeyspaceOptions { create_if_missing: false, ..KeyspaceOptions::default() };
+/// assert_eq!(db.keyspace_with("users", existing).unwrap_err().kind(), ErrorKind::NoKeyspace);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyspaceOptions {
+    /// Whether a keyspace that does not exist is made.
+    pub create_if_missing: bool,
+    /// How long its entries live. `None`: as long as they do in a keyspace that exists; for good in one that is made,
+    /// and whether they can expire is fixed then. Another time to live than before is that of what is put from now on.
+    pub expiry: Option<Expiry>,
+    /// How operands are merged into its values. `None`: as they were before, if that operator is built in or was given
+    /// since the database was opened. A keyspace that has an operator keeps it.
+    pub merge: Option<MergeOperator>,
+}
+
+impl Default for KeyspaceOptions {
+    fn default() -> Self {
+        KeyspaceOptions { create_if_missing: true, expiry: None, merge: None }
+    }
+}
+
+impl Db {
+    /// Gives `keyspace` those of `options` that say anything. `changing` is locked.
+    pub(super) fn change_options(&self, keyspace: &OpenKeyspace, options: &KeyspaceOptions) -> Result<()> {
+        let name = &keyspace.name;
+        let time_to_live = options.expiry.map_or(keyspace.time_to_live(), Expiry::time_to_live);
+        if options.expiry.is_some() && !keyspace.is_dated() {
+            return Err(Error::invalid(format!("keyspace \"{name}\" was made without expiry, and stays so")));
+        }
+        let known = keyspace.operator_name();
+        let operator = match (&options.merge, known) {
+            (Some(new), Some(known)) if new.name() != known => {
+                let new = new.name();
+                return Err(Error::invalid(format!(
+                    "keyspace \"{name}\" merges by operator \"{known}\", and not by \"{new}\""
+                )));
+            }
+            (Some(new), _) => new.check_name().map(|()| Some(new.name()))?,
+            (None, known) => known,
+        };
+        if time_to_live != keyspace.time_to_live() || operator != known {
+            let operator = operator.map(str::to_owned);
+            let record = Named { number: keyspace.number, time_to_live, operator };
+            let next = self.inner.next_number()?;
+            self.name_keyspaces(&[(name.clone(), record)], next)?;
+            keyspace.set_time_to_live(time_to_live);
+        }
+        if let Some(operator) = &options.merge {
+            keyspace.set_operator_name(operator.name());
+            keyspace.set_operator(operator.clone());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,243 @@
+//! What merging an operand into a value means.
+
+use std::error::Error as StdError;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use terrace_base::{Error, Result};
+
+/// Longest name in bytes.
+const MOST_NAME_BYTES: usize = 255;
+
+/// Why an operator cannot merge.
+type Cause = Box<dyn StdError + Send + Sync>;
+
+type Merge = dyn Fn(&[u8], Option<&[u8]>, &[u8]) -> Result<Vec<u8>, Cause> + Send + Sync;
+
+/// What merging means in a keyspace: the value that a key gets from the one that it has and an operand.
+///
+/// A keyspace keeps the operator's name. [`add`](Self::add), [`append`](Self::append) and [`max`](Self::max) are found
+/// by their names; another one must be given to
+/// [`KeyspaceOptions::merge`](crate::KeyspaceOptions::merge) once after each opening of the database.
+///
+/// An operator is called by the thread that writes, or by another one that writes at the same time, and it may be
+/// called again for the same merge. It decides by its arguments alone and does not use the database. If it fails or
+/// panics, the write fails with [`MergeFailed`](Error::MergeFailed) and nothing has changed.
+///
+/// ```
+/// # fn main() -> terrace::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// use terrace::{Db, KeyspaceOptions, MergeOperator, Options};
+///
+/// // Tags in order, each once.
+/// let insert = MergeOperator::new("insert-tag", |_key, tags, tag| {
+///     let tags = std::str::from_utf8(tags.unwrap_or_default())?;
+///     let mut all: Vec<&str> = tags.split_terminator(',').chain([std::str::from_utf8(tag)?]).collect();
+///     all.sort_unstable();
+///     all.dedup();
+///     Ok(all.join(",").into_bytes())
+/// });
+/// let db = Db::open(dir.path(), Options::default())?;
+/// let options = KeyspaceOptions { merge: Some(insert), ..KeyspaceOptions::default() };
+/// let tags = db.keyspace_with("tags", options)?;
+/// tags.merge("photo-17", "sea")?;
+/// tags.merge("photo-17", "boat")?;
+/// tags.merge("photo-17", "sea")?;
+/// assert_eq!(tags.get("photo-17")?.as_deref(), Some(&b"boat,sea"[..]));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct MergeOperator {
+    name: Arc<str>,
+    merge: Arc<Merge>,
+    is_built_in: bool,
+}
+
+impl MergeOperator {
+    /// The operator `name`, of 1 to 255 bytes. `merge` gets the key, its value if it exists, and the operand, and
+    /// returns the new value.
+    pub fn new(
+        name: &str,
+        merge: impl Fn(&[u8], Option<&[u8]>, &[u8]) -> Result<Vec<u8>, Cause> + Send + Sync + 'static,
+    ) -> MergeOperator {
+        MergeOperator { name: name.into(), merge: Arc::new(merge), is_built_in: false }
+    }
+
+    /// The operator `name`, of 1 to 255 bytes, where operands are values: `combine` makes one of two, the earlier one
+    /// first. The first operand of a key is its value.
+    pub fn associative(
+        name: &str,
+        combine: impl Fn(&[u8], &[u8]) -> Result<Vec<u8>, Cause> + Send + Sync + 'static,
+    ) -> MergeOperator {
+        MergeOperator::new(name, move |_, value, operand| match value {
+            Some(value) => combine(value, operand),
+            None => Ok(operand.to_vec()),
+        })
+    }
+
+    /// `add`: the sum of two whole numbers, of eight bytes each as `i64::to_le_bytes` makes them. What does not exist is
+    /// zero. A sum that is out of range is refused.
+    pub fn add() -> MergeOperator {
+        built_in("add", |value, operand| {
+            let (a, b) = (value.map_or(Ok(0), whole_number)?, whole_number(operand)?);
+            let sum = a.checked_add(b).ok_or_else(|| format!("{a} + {b} is out of range"))?;
+            Ok(sum.to_le_bytes().to_vec())
+        })
+    }
+
+    /// `append`: the value with the operand behind it.
+    pub fn append() -> MergeOperator {
+        built_in("append", |value, operand| Ok([value.unwrap_or_default(), operand].concat()))
+    }
+
+    /// `max`: the greater of the value and the operand, in the order of keys.
+    pub fn max() -> MergeOperator {
+        built_in("max", |value, operand| Ok(value.unwrap_or_default().max(operand).to_vec()))
+    }
+
+    /// The operator that has this name in every build.
+    pub(crate) fn built_in(name: &str) -> Option<MergeOperator> {
+        [MergeOperator::add(), MergeOperator::append(), MergeOperator::max()]
+            .into_iter()
+            .find(|operator| operator.name() == name)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// # Errors
+    ///
+    /// `InvalidArgument` if the name is empty, too long, or that of another operator.
+    pub(crate) fn check_name(&self) -> Result<()> {
+        let len = self.name.len();
+        if !(1..=MOST_NAME_BYTES).contains(&len) {
+            return Err(Error::invalid(format!(
+                "the name of a merge operator has 1 to {MOST_NAME_BYTES} bytes, this one {len}"
+            )));
+        }
+        if !self.is_built_in && MergeOperator::built_in(&self.name).is_some() {
+            return Err(Error::invalid(format!("the merge operator \"{}\" is built in", self.name)));
+        }
+        Ok(())
+    }
+
+    /// The new value of `key`.
+    ///
+    /// # Errors
+    ///
+    /// `MergeFailed` if the operator says so or panics.
+    pub(crate) fn merge(&self, key: &[u8], value: Option<&[u8]>, operand: &[u8]) -> Result<Vec<u8>> {
+        // What an operator may have half changed when it panicked is its own: it gets nothing that it could change.
+        let outcome = catch_unwind(AssertUnwindSafe(|| (self.merge)(key, value, operand)));
+        let cause = match outcome {
+            Ok(Ok(merged)) => return Ok(merged),
+            Ok(Err(cause)) => cause.to_string(),
+            Err(panic) => {
+                let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+                let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+                // Dropping the payload might panic, too.
+                std::mem::forget(panic);
+                format!("it panicked: {}", text.as_deref().unwrap_or("no message"))
+            }
+        };
+        Err(Error::MergeFailed { operator: self.name().to_owned(), key: key.to_vec(), cause })
+    }
+}
+
+/// Two of one name are one operator.
+impl PartialEq for MergeOperator {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for MergeOperator {}
+
+impl std::fmt::Debug for MergeOperator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("MergeOperator").field(&self.name).finish()
+    }
+}
+
+fn built_in(
+    name: &str,
+    merge: impl Fn(Option<&[u8]>, &[u8]) -> Result<Vec<u8>, Cause> + Send + Sync + 'static,
+) -> MergeOperator {
+    MergeOperator {
+        is_built_in: true,
+        ..MergeOperator::new(name, move |_, value, operand| merge(value, operand))
+    }
+}
+
+fn whole_number(bytes: &[u8]) -> Result<i64, Cause> {
+    let bytes =
+        bytes.try_into().map_err(|_| format!("a number has 8 bytes, and here are {}", bytes.len()))?;
+    Ok(i64::from_le_bytes(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cause(operator: &MergeOperator, value: Option<&[u8]>, operand: &[u8]) -> String {
+        match operator.merge(b"k", value, operand).unwrap_err() {
+            Error::MergeFailed { operator: name, key, cause } => {
+                assert_eq!((&name[..], &key[..]), (operator.name(), &b"k"[..]));
+                cause
+            }
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn sums_are_exact_or_refused() {
+        let (add, number) = (MergeOperator::add(), |n: i64| n.to_le_bytes());
+        assert_eq!(add.merge(b"k", None, &number(-3)).unwrap(), number(-3));
+        assert_eq!(add.merge(b"k", Some(&number(5)), &number(-8)).unwrap(), number(-3));
+        assert!(cause(&add, Some(&number(i64::MAX)), &number(1)).contains("out of range"));
+        assert!(cause(&add, Some(b"7"), &number(1)).contains("here are 1"));
+        assert!(cause(&add, None, b"").contains("here are 0"));
+    }
+
+    #[test]
+    fn values_grow() {
+        let (append, max) = (MergeOperator::append(), MergeOperator::max());
+        assert_eq!(append.merge(b"k", None, b"a").unwrap(), b"a");
+        assert_eq!(append.merge(b"k", Some(b"a"), b"").unwrap(), b"a");
+        assert_eq!(max.merge(b"k", None, b"").unwrap(), b"");
+        assert_eq!(max.merge(b"k", Some(b"b"), b"aa").unwrap(), b"b");
+        let joined = MergeOperator::associative("join", |a, b| Ok([a, b"+", b].concat()));
+        assert_eq!(joined.merge(b"k", None, b"a").unwrap(), b"a");
+        assert_eq!(joined.merge(b"k", Some(b"a"), b"b").unwrap(), b"a+b");
+    }
+
+    #[test]
+    fn panics_are_errors() {
+        let operator = MergeOperator::new("bad", |_, _, operand| match operand {
+            b"text" => panic!("as a text"),
+            b"string" => panic!("as {}", "a string"),
+            _ => std::panic::panic_any(7),
+        });
+        assert!(cause(&operator, None, b"text").contains("as a text"));
+        assert!(cause(&operator, None, b"string").contains("as a string"));
+        assert!(cause(&operator, None, b"").contains("no message"));
+    }
+
+    #[test]
+    fn names_are_checked() {
+        let named = |name: &str| MergeOperator::append_as(name).check_name();
+        assert!(named("").is_err() && named(&"n".repeat(256)).is_err());
+        assert!(named(&"n".repeat(255)).is_ok());
+        assert!(named("max").unwrap_err().to_string().contains("built in"));
+        assert!(MergeOperator::max().check_name().is_ok());
+    }
+
+    impl MergeOperator {
+        fn append_as(name: &str) -> MergeOperator {
+            MergeOperator::associative(name, |a, b| Ok([a, b].concat()))
+        }
+    }
+}
