@@ -67,7 +67,7 @@ fn merge(keyspace: &Keyspace, key: &[u8], operand: &[u8]) -> CommandResult {
     let name = keyspace.name().escape_debug();
     match keyspace.merge_operator() {
         None => Err(Failure::usage(format!("keyspace \"{name}\" has no merge operator"))
-            .hint(format!("`terrace keyspaces DIR --make {name} --merge add` sets it"))),
+            .hint("`terrace keyspaces DIR --make NAME --merge add` sets it")),
         Some(_) => Ok(keyspace.merge(key, operand)?),
     }
 }

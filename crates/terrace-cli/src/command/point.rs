@@ -35,7 +35,8 @@ pub struct Get {
     /// Print the value's bytes as they are, without a line end
     #[arg(long, conflicts_with = "hex")]
     pub raw: bool,
-    /// Print the value as a whole number, which it must be: eight bytes, the least significant first
+    /// Print the value as a whole number, which it must be: eight bytes, the least significant first. With --hex, only
+    /// the key is in hexadecimal
     #[arg(long, conflicts_with = "raw")]
     pub number: bool,
     /// Take the key and print the value in hexadecimal

@@ -1,7 +1,7 @@
 //! Having the engine apply a group, on the thread of the writer that leads it.
 
 use std::cell::Cell;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace_base::{Error, Result};
 use terrace_table::Kind;
@@ -12,10 +12,28 @@ use super::folding::Folded;
 use crate::batch::WriteBatch;
 use crate::core::condition::Check;
 use crate::core::request::{Group, Request};
+use crate::keyspaces::merge_operator;
+
+/// Has all writes queue as long as it is kept.
+struct Shut<'s>(&'s AtomicBool);
+
+impl Shut<'_> {
+    fn of(all_queue: &AtomicBool) -> Shut<'_> {
+        all_queue.store(true, Ordering::Relaxed);
+        Shut(all_queue)
+    }
+}
+
+impl Drop for Shut<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
 
 impl Store {
     /// Does `work` as the leader, with no group beside it.
     pub(super) fn alone(&self, work: impl Fn(&Store) -> Result<()>) -> Result<()> {
+        merge_operator::check_none_runs()?;
         let request = Request { batch: WriteBatch::new(), alone: true, sync: false };
         self.queue.commit(request, |_| work(self).map(|()| true).map_err(Refusal::from)).map(drop)
     }
@@ -33,11 +51,14 @@ impl Store {
         if !group.iter().any(|request| request.batch.has_merges()) {
             return Ok(self.apply_folded(group, holds)?);
         }
+        let mut shut = None;
         loop {
-            let folded = self.fold(group).map_err(Refusal::OfOne)?;
+            let folded = self.fold(group)?;
             if let Some(done) = self.apply_if_unchanged(group, &folded, holds)? {
                 return Ok(done);
             }
+            // Others may be faster for ever: from now on they queue behind this group.
+            shut.get_or_insert_with(|| Shut::of(&self.all_queue));
         }
     }
 

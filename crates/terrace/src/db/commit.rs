@@ -4,8 +4,9 @@
 //! 2. A writer leaves the queue exactly once, with its own outcome.
 //! 3. A conditional write is a group of its own, and its writer leads that: its condition is judged against
 //!    everything before it and nothing beside it, on the thread that has asked.
-//! 4. A lack of room for one request, or a failed merge, affects no other: a group refused for that is carried out
-//!    request by request, in order, and each gets the outcome that it alone causes.
+//! 4. A lack of room for one request, or a failed merge, affects no other: a group refused for lack of room is carried
+//!    out request by request, in order, and one in which requests have failed without these; each request gets the
+//!    outcome that it alone causes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -41,21 +42,29 @@ enum Turn {
 /// Why a group did not take place; nothing of it has.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// What one request asks for may be the cause: each is tried by itself.
-    OfOne(Error),
+    /// There is no room: each is tried by itself.
+    NoRoom(Error),
+    /// What the requests stand for is too much for one group: each is tried by itself.
+    TooLarge,
+    /// These have failed, by their places in the group; the others are tried without them.
+    OfSome(Vec<(usize, Error)>),
     OfAll(Error),
 }
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        if error.is_out_of_space() { Refusal::OfOne(error) } else { Refusal::OfAll(error) }
+        if error.is_out_of_space() { Refusal::NoRoom(error) } else { Refusal::OfAll(error) }
     }
 }
 
 impl Refusal {
+    /// Why a single request was refused.
     fn into_error(self) -> Error {
-        let (Refusal::OfOne(error) | Refusal::OfAll(error)) = self;
-        error
+        match self {
+            Refusal::NoRoom(error) | Refusal::OfAll(error) => error,
+            Refusal::OfSome(mut failed) if !failed.is_empty() => failed.swap_remove(0).1,
+            Refusal::TooLarge | Refusal::OfSome(_) => Error::invalid("the batch is too large"),
+        }
     }
 }
 
@@ -113,7 +122,7 @@ impl CommitQueue {
         let group = self.group();
         let retire = Retire { queue: self, followers: group.len() };
         let requests: Vec<&Request> = group.iter().map(|w| &w.request).collect();
-        let mut outcomes = outcomes(&requests, apply).into_iter();
+        let mut outcomes = outcomes(&requests, &apply).into_iter();
         debug_assert_eq!(outcomes.len(), group.len(), "each writer has its own outcome");
         drop(retire);
         // The leader's first.
@@ -145,12 +154,22 @@ impl CommitQueue {
 }
 
 /// Applies a group; returns each request's outcome. If a group fails, nothing of it has taken place.
-fn outcomes(requests: &[&Request], apply: impl Fn(&[&Request]) -> Outcome) -> Vec<Result<bool>> {
+fn outcomes(requests: &[&Request], apply: &impl Fn(&[&Request]) -> Outcome) -> Vec<Result<bool>> {
     match apply(requests) {
-        Err(Refusal::OfOne(_)) if requests.len() > 1 => {
-            let alone = |request| apply(std::slice::from_ref(request)).map_err(Refusal::into_error);
-            requests.iter().map(alone).collect()
+        Err(Refusal::NoRoom(_) | Refusal::TooLarge) if requests.len() > 1 => {
+            requests.iter().flat_map(|request| outcomes(std::slice::from_ref(request), apply)).collect()
         }
+        Err(Refusal::OfSome(failed)) if requests.len() > failed.len() => {
+            let mut errors: Vec<Option<Error>> = vec![None; requests.len()];
+            failed.into_iter().for_each(|(at, error)| errors[at] = Some(error));
+            let others = requests.iter().zip(&errors).filter(|(_, error)| error.is_none());
+            let others: Vec<&Request> = others.map(|(request, _)| *request).collect();
+            let mut others = outcomes(&others, apply).into_iter();
+            let outcome =
+                |error: Option<Error>| error.map_or_else(|| others.next().unwrap_or(Ok(false)), Err);
+            errors.into_iter().map(outcome).collect()
+        }
+        Err(Refusal::OfSome(failed)) => failed.into_iter().map(|(_, error)| Err(error)).collect(),
         outcome => vec![outcome.map_err(Refusal::into_error); requests.len()],
     }
 }
@@ -256,12 +275,36 @@ mod tests {
             }
         };
         let told: Vec<bool> =
-            outcomes(&[&small, &large, &small], apply).into_iter().map(|outcome| outcome.is_ok()).collect();
+            outcomes(&[&small, &large, &small], &apply).into_iter().map(|outcome| outcome.is_ok()).collect();
         assert_eq!((told, applied.take()), (vec![true, false, true], vec![3, 1, 1, 1]));
-        assert!(outcomes(&[&large], apply)[0].is_err());
+        assert!(outcomes(&[&large], &apply)[0].is_err());
         assert_eq!(applied.take(), [1], "there is nobody to be told apart");
         let fails = |_: &[&Request]| Err(Error::invalid("closed").into());
-        assert!(outcomes(&[&small, &small], fails).iter().all(Result::is_err));
+        assert!(outcomes(&[&small, &small], &fails).iter().all(Result::is_err));
+    }
+
+    /// Some of a group fail by themselves, at first or when others have: the rest is one group.
+    #[test]
+    fn who_fails_leaves_the_others_together() {
+        let requests: Vec<Request> = (0..5).map(|_| request(false)).collect();
+        let group: Vec<&Request> = requests.iter().collect();
+        let sizes = std::cell::RefCell::new(Vec::new());
+        let apply = |some: &[&Request]| {
+            sizes.borrow_mut().push(some.len());
+            let at = |number: usize| some.iter().position(|r| std::ptr::eq(*r, group[number]));
+            let failed: Vec<(usize, Error)> = match (at(1).is_some(), some.len()) {
+                (true, _) => [1, 4].map(|n| (at(n).unwrap(), Error::invalid(n.to_string()))).into(),
+                (_, 3) => vec![(at(2).unwrap(), Error::invalid("2"))],
+                _ => return Ok(true),
+            };
+            Err(Refusal::OfSome(failed))
+        };
+        let told: Vec<String> = outcomes(&group, &apply)
+            .into_iter()
+            .map(|outcome| outcome.map_or_else(|e| e.to_string(), |_| String::new()))
+            .collect();
+        assert!([1, 2, 4].into_iter().all(|n| told[n].ends_with(&n.to_string())), "{told:?}");
+        assert_eq!((told[0].len(), told[3].len(), sizes.take()), (0, 0, vec![5, 3, 2]));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Finding the values that merges give to keys, on the thread of the writer that leads the group.
 //!
-//! 1. An engine gets no operand: a merge becomes a put of the value that there is after it.
+//! 1. An engine gets no operand: of the operations of a request on a key with a merge the last one is left, as a put of
+//!    the value that there is after it.
 //! 2. A merge stands on what there was before its group and on the operations before it in the group. Where others
 //!    write past the queue, the group takes place only if that is still there (`apply.rs`).
-//! 3. What fails is told before anything has happened.
+//! 3. What fails is told before anything has happened. A request that fails is as if it were not there for others.
 
 use std::collections::{HashMap, HashSet};
 
@@ -12,10 +13,14 @@ use terrace_base::Result;
 use terrace_table::Kind;
 
 use super::Store;
+use super::commit::Refusal;
 use crate::batch::{Merge, Op, WriteBatch};
 use crate::core::engine::Engine;
 use crate::core::request::Request;
 use crate::keyspaces::{DEADLINE_BYTES, Prefix};
+
+/// Bytes of batches after which a group becomes smaller ones: an operand of a few bytes may stand for a large value.
+const MOST_BYTES: usize = 16 << 20;
 
 /// The values of keys, by their places. `None`: the key does not exist.
 type Values<'g> = HashMap<&'g [u8], Option<Bytes>>;
@@ -50,70 +55,151 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Those of the operators and of [`get`](crate::Db::get).
-    pub(super) fn fold<'g>(&self, group: &[&'g Request]) -> Result<Folded<'g>> {
+    /// Of those whose operators fail, or whose values cannot be read.
+    pub(super) fn fold<'g>(&self, group: &[&'g Request]) -> Result<Folded<'g>, Refusal> {
+        loop {
+            let failures = || self.core.table_reader.maps().failures();
+            let before = failures();
+            let folded = Folding::of(self, group).fold(group);
+            // Values that lie in mappings were zeros if one has failed meanwhile.
+            if failures() == before {
+                return folded;
+            }
+        }
+    }
+}
+
+struct Folding<'s, 'g> {
+    store: &'s Store,
+    /// The places of keys with merges.
+    merged: HashSet<&'g [u8]>,
+    read: Values<'g>,
+    /// The values after the requests so far.
+    now: Values<'g>,
+}
+
+impl<'s, 'g> Folding<'s, 'g> {
+    fn of(store: &'s Store, group: &[&'g Request]) -> Self {
         let ops = group.iter().flat_map(|request| request.batch.ops_and_merges());
         let merged: HashSet<&[u8]> = ops.filter(|(_, merge)| merge.is_some()).map(|(op, _)| op.key).collect();
-        let (mut now, mut read) = (Values::new(), Values::new());
-        let mut requests = Vec::with_capacity(group.len());
-        for request in group {
-            let mut batch = WriteBatch::new();
-            for (op, merge) in request.batch.ops_and_merges() {
-                let Some(merge) = merge else {
-                    if merged.contains(op.key) {
-                        now.insert(op.key, self.value_of(op));
-                    }
-                    batch.push(op);
-                    continue;
-                };
-                let before = match now.get(op.key) {
-                    Some(value) => value.clone(),
-                    None => {
-                        let found = self.engine.get(op.key, None)?;
-                        self.engine.intact()?;
-                        read.insert(op.key, found.clone());
-                        found
-                    }
-                };
-                let value = self.merged(op, merge, before.as_deref(), &mut batch)?;
-                now.insert(op.key, Some(value));
-            }
-            requests.push(request.batch.has_merges().then(|| {
-                if let Some(tombstone) = request.batch.range_tombstone() {
-                    batch.set_range_tombstone(tombstone.clone());
-                }
-                Request { batch, ..**request }
-            }));
-        }
-        Ok(Folded { requests, read })
+        let read = read_together(store, &merged);
+        Folding { store, merged, read, now: Values::new() }
     }
 
-    /// Adds the put to `batch` that `op` is if the key has the value `before`; returns the new value.
-    fn merged(
+    fn fold(mut self, group: &[&'g Request]) -> Result<Folded<'g>, Refusal> {
+        let (mut requests, mut failed) = (Vec::with_capacity(group.len()), Vec::new());
+        let mut bytes = 0;
+        for (number, request) in group.iter().enumerate() {
+            match self.request(request) {
+                Ok(folded) => {
+                    bytes += folded.as_ref().unwrap_or(request).batch.bytes();
+                    requests.push(folded);
+                }
+                Err(error) => failed.push((number, error)),
+            }
+            if bytes > MOST_BYTES && group.len() > 1 {
+                return Err(Refusal::TooLarge);
+            }
+        }
+        if !failed.is_empty() {
+            return Err(Refusal::OfSome(failed));
+        }
+        Ok(Folded { requests, read: self.read })
+    }
+
+    /// What stands for `request` if it has merges.
+    fn request(&mut self, request: &'g Request) -> Result<Option<Request>> {
+        let (mut values, mut last) = (Values::new(), HashMap::new());
+        for (number, (op, merge)) in request.batch.ops_and_merges().enumerate() {
+            if self.merged.contains(op.key) {
+                let value = match merge {
+                    Some(merge) => Some(self.merged(op, merge, &values)?),
+                    None => self.value_of(op),
+                };
+                values.insert(op.key, value);
+                last.insert(op.key, number);
+            }
+        }
+        let folded =
+            request.batch.has_merges().then(|| self.batch_of(request, &values, &last)).transpose()?;
+        self.now.extend(values);
+        Ok(folded.map(|batch| Request { batch, ..*request }))
+    }
+
+    /// The batch of `request` with what is last on each key: `values` has what there is then.
+    fn batch_of(
         &self,
-        op: Op<'_>,
-        merge: &Merge,
-        before: Option<&[u8]>,
-        batch: &mut WriteBatch,
-    ) -> Result<Bytes> {
-        let keyspace = &merge.keyspace;
-        let prefix = Prefix::of(keyspace.number);
-        let key = op.key.strip_prefix(prefix.as_slice()).unwrap_or(op.key);
-        let value = keyspace.operator()?.merge(key, before, op.value)?;
-        batch.push(Op { value: &self.core.deadlines.stored(keyspace, &value, None)?, ..op });
-        // The new value may be too long.
-        batch.validate()?;
-        Ok(value.into())
+        request: &Request,
+        values: &Values<'g>,
+        last: &HashMap<&[u8], usize>,
+    ) -> Result<WriteBatch> {
+        let mut batch = WriteBatch::new();
+        for (number, (op, merge)) in request.batch.ops_and_merges().enumerate() {
+            if last.get(op.key).is_some_and(|last| *last != number) {
+                continue;
+            }
+            match (merge, values.get(op.key)) {
+                (Some(merge), Some(Some(value))) => {
+                    let stored = self.store.core.deadlines.stored(&merge.keyspace, value, None)?;
+                    batch.push(Op { value: &stored, ..op });
+                }
+                _ => batch.push(op),
+            }
+        }
+        if let Some(tombstone) = request.batch.range_tombstone() {
+            batch.set_range_tombstone(tombstone.clone());
+        }
+        // A new value may be too long.
+        batch.validate().map(|()| batch)
+    }
+
+    /// The value that a merge gives to its key; `values` has those of the same request.
+    fn merged(&mut self, op: Op<'g>, merge: &Merge, values: &Values<'g>) -> Result<Bytes> {
+        let operator = merge.keyspace.operator()?;
+        let key = op.key.strip_prefix(Prefix::of(merge.keyspace.number).as_slice()).unwrap_or(op.key);
+        let before = match values.get(op.key).or_else(|| self.now.get(op.key)) {
+            Some(value) => value.clone(),
+            None => self.before(op.key)?,
+        };
+        operator.merge(key, before.as_deref(), op.value).map(Bytes::from)
+    }
+
+    /// The value that a key had before the group.
+    fn before(&mut self, place: &'g [u8]) -> Result<Option<Bytes>> {
+        if let Some(value) = self.read.get(place) {
+            return Ok(value.clone());
+        }
+        let value = self.store.engine.get(place, None)?;
+        self.store.engine.intact()?;
+        self.read.insert(place, value.clone());
+        Ok(value)
     }
 
     /// The value that a key has after `op`, which is no merge.
     fn value_of(&self, op: Op<'_>) -> Option<Bytes> {
-        let deadlines = &self.core.deadlines;
+        let deadlines = &self.store.core.deadlines;
         match op.kind {
             Kind::Delete => None,
             Kind::Put if !deadlines.is_dated(op.key, None) => Some(Bytes::copy_from_slice(op.value)),
             Kind::Put if deadlines.is_due(op.value) => None,
             Kind::Put => op.value.get(DEADLINE_BYTES..).map(Bytes::copy_from_slice),
         }
+    }
+}
+
+/// The values of several keys, if they can be read side by side. What cannot be read is read again alone, so that
+/// nobody else is told.
+fn read_together<'g>(store: &Store, places: &HashSet<&'g [u8]>) -> Values<'g> {
+    if places.len() < 2 || !store.engine.writes_by_groups() {
+        return Values::new();
+    }
+    let places: Vec<&[u8]> = places.iter().copied().collect();
+    let held = store.engine.hold(&store.core.snapshots);
+    let found = store.engine.get_many(&places, held.seq());
+    drop(held);
+    store.engine.released();
+    match found.and_then(|found| store.engine.intact().map(|()| found)) {
+        Ok(found) => places.into_iter().zip(found).collect(),
+        Err(_) => Values::new(),
     }
 }

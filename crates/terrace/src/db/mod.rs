@@ -115,6 +115,8 @@ struct Store {
     closed: AtomicBool,
     /// Held by who tries again what others' writes have spoilt: such attempts do not spoil each other's.
     turn: Mutex<()>,
+    /// Whether writes that may go past the queue do not.
+    all_queue: AtomicBool,
     catalog: Catalog,
     sweeps: Arc<Sweeps>,
 }
@@ -177,6 +179,7 @@ impl Db {
             last_seq,
             closed,
             turn,
+            all_queue: AtomicBool::new(false),
             catalog,
             sweeps,
         };

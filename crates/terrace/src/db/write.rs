@@ -1,6 +1,7 @@
 //! Writes as users call them.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
 use terrace_table::Kind;
@@ -10,7 +11,7 @@ use crate::batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Op, WriteBatch};
 use crate::core::condition::{Check, Condition};
 use crate::core::request::Request;
 use crate::db::keyspace::sweep;
-use crate::keyspaces::{DEADLINE_BYTES, KeyspaceCounts, OpenKeyspace, Prefix};
+use crate::keyspaces::{DEADLINE_BYTES, KeyspaceCounts, OpenKeyspace, Prefix, merge_operator};
 use crate::options::WriteOptions;
 
 impl Db {
@@ -169,6 +170,9 @@ impl Db {
         if self.inner.read_only {
             return Some(Err(Error::ReadOnly));
         }
+        if self.inner.all_queue.load(Ordering::Relaxed) {
+            return None;
+        }
         let outcome = self.inner.engine.write_one(op, condition)?;
         let outcome = outcome.and_then(|done| self.inner.engine.intact().map(|()| done));
         if matches!(outcome, Ok(true)) {
@@ -219,6 +223,8 @@ impl Store {
         if self.read_only {
             return Err(Error::ReadOnly);
         }
+        // Its own group may be the one that is waited for.
+        merge_operator::check_none_runs()?;
         let sync = sync || self.core.options.sync;
         let request = Request { batch, alone, sync };
         self.queue.commit(request, |group| self.apply(group, holds))

@@ -1,5 +1,6 @@
 //! What merging an operand into a value means.
 
+use std::cell::Cell;
 use std::error::Error as StdError;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -7,22 +8,53 @@ use std::sync::Arc;
 use terrace_base::{Error, Result};
 
 /// Longest name in bytes.
-const MOST_NAME_BYTES: usize = 255;
+pub(crate) const MOST_NAME_BYTES: usize = 255;
 
 /// Why an operator cannot merge.
 type Cause = Box<dyn StdError + Send + Sync>;
+
+thread_local! {
+    /// Whether this thread runs an operator.
+    static RUNS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// # Errors
+///
+/// `InvalidArgument` if a merge operator calls this: it may run within the group of writes that its write would wait
+/// for.
+pub(crate) fn check_none_runs() -> Result<()> {
+    if RUNS.get() {
+        return Err(Error::invalid("a merge operator must not use the database"));
+    }
+    Ok(())
+}
+
+/// The name of an operator, and whose it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct OperatorName {
+    pub name: String,
+    pub is_built_in: bool,
+}
+
+impl std::fmt::Display for OperatorName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let kind = if self.is_built_in { "the built-in operator" } else { "operator" };
+        write!(f, "{kind} \"{}\"", self.name)
+    }
+}
 
 type Merge = dyn Fn(&[u8], Option<&[u8]>, &[u8]) -> Result<Vec<u8>, Cause> + Send + Sync;
 
 /// What merging means in a keyspace: the value that a key gets from the one that it has and an operand.
 ///
-/// A keyspace keeps the operator's name. [`add`](Self::add), [`append`](Self::append) and [`max`](Self::max) are found
-/// by their names; another one must be given to
-/// [`KeyspaceOptions::merge`](crate::KeyspaceOptions::merge) once after each opening of the database.
+/// A keyspace keeps the operator's name. [`add`](Self::add), [`append`](Self::append) and [`max`](Self::max) are built
+/// in; another one must be given to [`KeyspaceOptions::merge`](crate::KeyspaceOptions::merge) once after each opening
+/// of the database.
 ///
 /// An operator is called by the thread that writes, or by another one that writes at the same time, and it may be
-/// called again for the same merge. It decides by its arguments alone and does not use the database. If it fails or
-/// panics, the write fails with [`MergeFailed`](Error::MergeFailed) and nothing has changed.
+/// called again for the same merge. Other writers may wait for it. It decides by its arguments alone and must not use
+/// the database, which may refuse that as `InvalidArgument`. If it fails or panics, the write fails with
+/// [`MergeFailed`](Error::MergeFailed) and nothing has changed.
 ///
 /// ```
 /// # fn main() -> terrace::Result<()> {
@@ -49,9 +81,8 @@ type Merge = dyn Fn(&[u8], Option<&[u8]>, &[u8]) -> Result<Vec<u8>, Cause> + Sen
 /// ```
 #[derive(Clone)]
 pub struct MergeOperator {
-    name: Arc<str>,
+    name: Arc<OperatorName>,
     merge: Arc<Merge>,
-    is_built_in: bool,
 }
 
 impl MergeOperator {
@@ -61,7 +92,8 @@ impl MergeOperator {
         name: &str,
         merge: impl Fn(&[u8], Option<&[u8]>, &[u8]) -> Result<Vec<u8>, Cause> + Send + Sync + 'static,
     ) -> MergeOperator {
-        MergeOperator { name: name.into(), merge: Arc::new(merge), is_built_in: false }
+        let name = OperatorName { name: name.to_owned(), is_built_in: false };
+        MergeOperator { name: name.into(), merge: Arc::new(merge) }
     }
 
     /// The operator `name`, of 1 to 255 bytes, where operands are values: `combine` makes one of two, the earlier one
@@ -76,8 +108,8 @@ impl MergeOperator {
         })
     }
 
-    /// `add`: the sum of two whole numbers, of eight bytes each as `i64::to_le_bytes` makes them. What does not exist is
-    /// zero. A sum that is out of range is refused.
+    /// `add`: the sum of two whole numbers, of eight bytes each as `i64::to_le_bytes` makes them. What does not exist
+    /// is zero. A sum that is out of range is refused.
     pub fn add() -> MergeOperator {
         built_in("add", |value, operand| {
             let (a, b) = (value.map_or(Ok(0), whole_number)?, whole_number(operand)?);
@@ -105,21 +137,23 @@ impl MergeOperator {
 
     /// Its name.
     pub fn name(&self) -> &str {
+        &self.name.name
+    }
+
+    /// Its name, and whose it is.
+    pub(crate) fn whole_name(&self) -> &OperatorName {
         &self.name
     }
 
     /// # Errors
     ///
-    /// `InvalidArgument` if the name is empty, too long, or that of another operator.
+    /// `InvalidArgument` if the name is empty or too long.
     pub(crate) fn check_name(&self) -> Result<()> {
-        let len = self.name.len();
+        let len = self.name().len();
         if !(1..=MOST_NAME_BYTES).contains(&len) {
             return Err(Error::invalid(format!(
                 "the name of a merge operator has 1 to {MOST_NAME_BYTES} bytes, this one {len}"
             )));
-        }
-        if !self.is_built_in && MergeOperator::built_in(&self.name).is_some() {
-            return Err(Error::invalid(format!("the merge operator \"{}\" is built in", self.name)));
         }
         Ok(())
     }
@@ -130,11 +164,15 @@ impl MergeOperator {
     ///
     /// `MergeFailed` if the operator says so or panics.
     pub(crate) fn merge(&self, key: &[u8], value: Option<&[u8]>, operand: &[u8]) -> Result<Vec<u8>> {
+        let ran_before = RUNS.replace(true);
         // What an operator may have half changed when it panicked is its own: it gets nothing that it could change.
-        let outcome = catch_unwind(AssertUnwindSafe(|| (self.merge)(key, value, operand)));
+        // Its error may panic, too, as it is told or dropped.
+        let merge = || (self.merge)(key, value, operand).map_err(|cause| cause.to_string());
+        let outcome = catch_unwind(AssertUnwindSafe(merge));
+        RUNS.set(ran_before);
         let cause = match outcome {
             Ok(Ok(merged)) => return Ok(merged),
-            Ok(Err(cause)) => cause.to_string(),
+            Ok(Err(cause)) => cause,
             Err(panic) => {
                 let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
                 let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -147,7 +185,7 @@ impl MergeOperator {
     }
 }
 
-/// Two of one name are one operator.
+/// Two of one name are one operator, but a built-in one is none that was made.
 impl PartialEq for MergeOperator {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
@@ -158,7 +196,7 @@ impl Eq for MergeOperator {}
 
 impl std::fmt::Debug for MergeOperator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("MergeOperator").field(&self.name).finish()
+        f.debug_tuple("MergeOperator").field(&self.name()).finish()
     }
 }
 
@@ -166,10 +204,9 @@ fn built_in(
     name: &str,
     merge: impl Fn(Option<&[u8]>, &[u8]) -> Result<Vec<u8>, Cause> + Send + Sync + 'static,
 ) -> MergeOperator {
-    MergeOperator {
-        is_built_in: true,
-        ..MergeOperator::new(name, move |_, value, operand| merge(value, operand))
-    }
+    let operator = MergeOperator::new(name, move |_, value, operand| merge(value, operand));
+    let name = OperatorName { name: name.to_owned(), is_built_in: true };
+    MergeOperator { name: name.into(), ..operator }
 }
 
 fn whole_number(bytes: &[u8]) -> Result<i64, Cause> {
@@ -231,8 +268,46 @@ mod tests {
         let named = |name: &str| MergeOperator::append_as(name).check_name();
         assert!(named("").is_err() && named(&"n".repeat(256)).is_err());
         assert!(named(&"n".repeat(255)).is_ok());
-        assert!(named("max").unwrap_err().to_string().contains("built in"));
         assert!(MergeOperator::max().check_name().is_ok());
+        assert_ne!(MergeOperator::append_as("append"), MergeOperator::append());
+    }
+
+    struct Hostile(bool);
+
+    impl std::fmt::Debug for Hostile {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("hostile")
+        }
+    }
+
+    impl std::fmt::Display for Hostile {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            assert!(self.0, "as it is told");
+            f.write_str("hostile")
+        }
+    }
+
+    impl StdError for Hostile {}
+
+    impl Drop for Hostile {
+        fn drop(&mut self) {
+            assert!(!self.0, "as it is dropped");
+        }
+    }
+
+    #[test]
+    fn an_error_that_panics_is_one() {
+        let operator = MergeOperator::new("hostile", |_, _, operand| Err(Hostile(operand == b"drop").into()));
+        assert!(cause(&operator, None, b"drop").contains("as it is dropped"));
+        assert!(cause(&operator, None, b"tell").contains("as it is told"));
+    }
+
+    #[test]
+    fn an_operator_is_known_while_it_runs() {
+        let operator =
+            MergeOperator::new("curious", |_, _, _| Ok(check_none_runs().unwrap_err().to_string().into()));
+        assert!(operator.merge(b"", None, b"").is_ok() && check_none_runs().is_ok());
+        assert!(cause(&MergeOperator::add(), None, b"").contains("here are 0") && check_none_runs().is_ok());
     }
 
     impl MergeOperator {

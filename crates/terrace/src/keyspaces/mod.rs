@@ -5,13 +5,14 @@
 //! keyspaces there are is in records of one range, the catalogue, which the database keeps (`db/keyspace`).
 
 mod dated;
-mod merge_operator;
+pub(crate) mod merge_operator;
 mod open;
 mod space;
 mod spans;
 
 pub(crate) use dated::{DATED, DEADLINE_BYTES, NEVER, all_dated, dated, deadline_of, is_dated, millis};
 pub use merge_operator::MergeOperator;
+pub(crate) use merge_operator::OperatorName;
 pub(crate) use open::{KeyspaceCounts, OpenKeyspace, Writing};
 pub use space::MAX_NUMBERED_KEY_BYTES;
 pub(crate) use space::{ESCAPE, Places, Prefix, Space, after_prefix, is_high};

@@ -8,7 +8,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 use terrace_base::{Error, Result};
 use terrace_table::Kind;
 
-use super::{DATED, MergeOperator, NEVER, Prefix, Space, dated};
+use super::{DATED, MergeOperator, NEVER, OperatorName, Prefix, Space, dated};
 use crate::batch::Op;
 use crate::stats::Counter;
 
@@ -23,7 +23,7 @@ pub(crate) struct OpenKeyspace {
     /// How long entries live that are put without saying so, in the unit of deadlines. For dated ones.
     time_to_live: AtomicU64,
     /// How values are merged, if that is known: the name is set before the operator is.
-    operator_name: OnceLock<String>,
+    operator_name: OnceLock<OperatorName>,
     operator: OnceLock<MergeOperator>,
     /// Written while it is dropped, read by each write to it.
     dropped: RwLock<bool>,
@@ -85,14 +85,14 @@ impl OpenKeyspace {
     }
 
     /// The name of the operator by which values are merged.
-    pub fn operator_name(&self) -> Option<&str> {
-        self.operator_name.get().map(String::as_str)
+    pub fn operator_name(&self) -> Option<&OperatorName> {
+        self.operator_name.get()
     }
 
     /// Values are merged by the operator `name`.
-    pub fn set_operator_name(&self, name: &str) {
-        let _ = self.operator_name.set(name.to_owned());
-        if let Some(operator) = MergeOperator::built_in(name) {
+    pub fn set_operator_name(&self, name: &OperatorName) {
+        let _ = self.operator_name.set(name.clone());
+        if let Some(operator) = MergeOperator::built_in(&name.name).filter(|_| name.is_built_in) {
             self.set_operator(operator);
         }
     }
@@ -112,7 +112,10 @@ impl OpenKeyspace {
             let name = &self.name;
             Error::invalid(match self.operator_name() {
                 None => format!("keyspace \"{name}\" has no merge operator: KeyspaceOptions::merge sets it"),
-                Some(operator) => format!(
+                Some(OperatorName { name: operator, is_built_in: true }) => {
+                    format!("keyspace \"{name}\" merges by the built-in operator \"{operator}\" of a later version")
+                }
+                Some(OperatorName { name: operator, .. }) => format!(
                     "keyspace \"{name}\" merges by operator \"{operator}\", which is not built in: it is to be opened \
                      with that in KeyspaceOptions::merge"
                 ),

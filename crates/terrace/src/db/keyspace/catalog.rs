@@ -26,6 +26,7 @@ use crate::batch::{Op, WriteBatch};
 use crate::core::Core;
 use crate::core::engine::Engine;
 use crate::db::{Db, range_delete};
+use crate::keyspaces::merge_operator;
 use crate::keyspaces::{DATED, ESCAPE, MergeOperator, NEVER, OpenKeyspace, Prefix, Space, Writing, is_high};
 use crate::options::WriteOptions;
 
@@ -69,6 +70,8 @@ pub(in crate::db) struct Catalog {
     has_ranges: AtomicBool,
     moving: RwLock<()>,
     changing: Mutex<Open>,
+    /// The merge operators that were given since the opening, by the numbers of their keyspaces.
+    pub(super) operators: Mutex<HashMap<u32, MergeOperator>>,
 }
 
 /// The place of a key. It stays that as long as this is kept.
@@ -149,6 +152,7 @@ impl Catalog {
             has_ranges,
             moving,
             changing,
+            operators: Mutex::default(),
         })
     }
 
@@ -273,6 +277,7 @@ pub(in crate::db) fn is_of(record: Option<&[u8]>, number: u32) -> bool {
 impl Db {
     /// Opens keyspace `name`, or makes it.
     pub(super) fn open_keyspace(&self, name: &str, options: &KeyspaceOptions) -> Result<Arc<OpenKeyspace>> {
+        merge_operator::check_none_runs()?;
         check_name(name)?;
         let store = &*self.inner;
         store.catalog.check_readable()?;
@@ -290,6 +295,13 @@ impl Db {
         let Named { number, time_to_live, operator } = record;
         let keyspace = Arc::new(OpenKeyspace::new(name, number, store.catalog.owner, time_to_live));
         operator.iter().for_each(|operator| keyspace.set_operator_name(operator));
+        store
+            .catalog
+            .operators
+            .lock()
+            .get(&number)
+            .into_iter()
+            .for_each(|given| keyspace.set_operator(given.clone()));
         self.change_options(&keyspace, options)?;
         if open.len() == open.capacity() {
             // Before it grows: each one is looked at once for as many that come.
@@ -315,14 +327,15 @@ impl Db {
         let record = Named {
             number: number | dated,
             time_to_live: options.expiry.map_or(NEVER, Expiry::time_to_live),
-            operator: options.merge.as_ref().map(|operator| operator.name().to_owned()),
+            operator: options.merge.as_ref().map(|operator| operator.whole_name().clone()),
         };
-        self.name_keyspaces(&[(name.to_owned(), record.clone())], number + 1)?;
+        self.name_keyspaces(&[(name.to_owned(), record.clone())], Some(number + 1))?;
         Ok(record)
     }
 
-    /// Writes what is known of keyspaces by their names. `changing` is locked.
-    pub(super) fn name_keyspaces(&self, named_now: &[(String, Named)], next: u32) -> Result<()> {
+    /// Writes what is known of keyspaces by their names, and the number of the next one if that changes. `changing` is
+    /// locked.
+    pub(super) fn name_keyspaces(&self, named_now: &[(String, Named)], next: Option<u32>) -> Result<()> {
         let mut batch = WriteBatch::new();
         for (name, record) in named_now {
             let place = CATALOGUE.place(&named(name))?.into_owned();
@@ -330,11 +343,10 @@ impl Db {
         }
         let least = named_now.iter().map(|(_, record)| record.version()).max().unwrap_or(VERSION);
         self.inner.catalog.set_marker(&mut batch, least);
-        batch.push(Op {
-            kind: Kind::Put,
-            key: &CATALOGUE.place(NEXT)?,
-            value: &records::of_numbers(&[next]),
-        });
+        if let Some(next) = next {
+            let value = records::of_numbers(&[next]);
+            batch.push(Op { kind: Kind::Put, key: &CATALOGUE.place(NEXT)?, value: &value });
+        }
         self.write_placed(batch, WriteOptions::default())?;
         self.inner.catalog.note_version(least);
         Ok(())

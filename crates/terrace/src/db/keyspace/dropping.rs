@@ -8,13 +8,14 @@ use terrace_table::Kind;
 use super::catalog::place_of;
 use crate::batch::{Op, WriteBatch};
 use crate::db::{Db, Store};
-use crate::keyspaces::{NEVER, OpenKeyspace};
+use crate::keyspaces::{NEVER, OpenKeyspace, merge_operator};
 use crate::options::WriteOptions;
 
 impl Db {
     /// Drops keyspace `name`: its keys are nobody's from then on.
     pub(super) fn drop_named(&self, name: &str) -> Result<()> {
         let store = &*self.inner;
+        merge_operator::check_none_runs()?;
         let mut open = store.catalog.hold();
         if store.read_only {
             return Err(Error::ReadOnly);
@@ -33,6 +34,7 @@ impl Db {
             self.write_placed(batch, WriteOptions::default())
         })?;
         open.remove(name);
+        store.catalog.operators.lock().remove(&number);
         Ok(())
     }
 }

@@ -1,9 +1,10 @@
 //! Merging operands into values, as users call it.
 
-use terrace_base::Result;
+use terrace_base::{Error, Result};
+use terrace_table::Kind;
 
 use super::Keyspace;
-use crate::batch::WriteBatch;
+use crate::batch::{Op, WriteBatch};
 use crate::db::swap::Skips;
 use crate::options::WriteOptions;
 
@@ -49,16 +50,23 @@ impl Keyspace {
             batch.merge_in(self, key, operand);
             return self.db.write_with(batch, options);
         }
-        let operator = self.open.operator()?;
-        let current = self.db.inner.get(&self.space().place(key)?)?;
+        let (store, operator) = (&self.db.inner, self.open.operator()?);
+        if store.read_only {
+            return Err(Error::ReadOnly);
+        }
+        let current = store.get(&self.space().place(key)?)?;
+        // Only now: it was not dropped before that was read.
+        self.open.check_exists()?;
         let update = |current: Option<&[u8]>| operator.merge(key, current, operand).map(Some);
-        let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| self.swap(key, expected, new, options);
-        self.db.update(current, update, swap, Skips::None).map(drop)
+        let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| self.exchange(key, expected, new, options);
+        self.db.update(current, update, swap, Skips::None)?;
+        self.open.counts.count(Op { kind: Kind::Put, key, value: operand });
+        Ok(())
     }
 
     /// The name of its merge operator, if it has one.
     pub fn merge_operator(&self) -> Option<&str> {
-        self.open.operator_name()
+        self.open.operator_name().map(|operator| &operator.name[..])
     }
 }
 

@@ -300,7 +300,7 @@ impl Keyspace {
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
     ) -> Result<Result<(), CasMismatch>> {
-        self.swap(key.as_ref(), expected, new, WriteOptions::default())
+        self.swap(key.as_ref(), expected, new)
     }
 
     /// Gives `key` the value that `update` makes of its value, and returns the value that it had: see
@@ -311,9 +311,7 @@ impl Keyspace {
         mut update: impl FnMut(Option<&[u8]>) -> Option<V>,
     ) -> Result<Option<Bytes>> {
         let key = key.as_ref();
-        let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| {
-            self.swap(key, expected, new, WriteOptions::default())
-        };
+        let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| self.swap(key, expected, new);
         // What is written again lives longer.
         let skips = if self.open.is_dated() { Skips::Nothings } else { Skips::Same };
         self.db.update(self.get(key)?, |current| Ok(update(current)), swap, skips)
@@ -340,6 +338,21 @@ impl Keyspace {
         key: &[u8],
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
+    ) -> Result<Result<(), CasMismatch>> {
+        let swapped = self.exchange(key, expected, new, WriteOptions::default())?;
+        if swapped.is_ok() {
+            let kind = if new.is_some() { Kind::Put } else { Kind::Delete };
+            self.open.counts.count(Op { kind, key, value: new.unwrap_or_default() });
+        }
+        Ok(swapped)
+    }
+
+    /// The same, which nobody counts.
+    fn exchange(
+        &self,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
         options: WriteOptions,
     ) -> Result<Result<(), CasMismatch>> {
         let stored = new.map(|new| self.stored(new, None)).transpose()?;
@@ -348,12 +361,7 @@ impl Keyspace {
             let place = self.space().place(key)?;
             self.db.swap(&place, expected, stored.as_deref(), options)
         };
-        let swapped = sweep::after_write(&self.db.inner.store, swap())?;
-        if swapped.is_ok() {
-            let kind = if new.is_some() { Kind::Put } else { Kind::Delete };
-            self.open.counts.count(Op { kind, key, value: new.unwrap_or_default() });
-        }
-        Ok(swapped)
+        sweep::after_write(&self.db.inner.store, swap())
     }
 
     fn put_if(

@@ -28,7 +28,8 @@ pub struct KeyspaceOptions {
     /// and whether they can expire is fixed then. Another time to live than before is that of what is put from now on.
     pub expiry: Option<Expiry>,
     /// How operands are merged into its values. `None`: as they were before, if that operator is built in or was given
-    /// since the database was opened. A keyspace that has an operator keeps it.
+    /// since the database was opened. A keyspace that has an operator keeps it; another function of the same name is
+    /// taken no notice of.
     pub merge: Option<MergeOperator>,
 }
 
@@ -41,32 +42,30 @@ impl Default for KeyspaceOptions {
 impl Db {
     /// Gives `keyspace` those of `options` that say anything. `changing` is locked.
     pub(super) fn change_options(&self, keyspace: &OpenKeyspace, options: &KeyspaceOptions) -> Result<()> {
+        options.merge.as_ref().map_or(Ok(()), MergeOperator::check_name)?;
         let name = &keyspace.name;
         let time_to_live = options.expiry.map_or(keyspace.time_to_live(), Expiry::time_to_live);
         if options.expiry.is_some() && !keyspace.is_dated() {
             return Err(Error::invalid(format!("keyspace \"{name}\" was made without expiry, and stays so")));
         }
         let known = keyspace.operator_name();
-        let operator = match (&options.merge, known) {
-            (Some(new), Some(known)) if new.name() != known => {
-                let new = new.name();
+        let operator = match (options.merge.as_ref().map(MergeOperator::whole_name), known) {
+            (Some(new), Some(known)) if new != known => {
                 return Err(Error::invalid(format!(
-                    "keyspace \"{name}\" merges by operator \"{known}\", and not by \"{new}\""
+                    "keyspace \"{name}\" merges by {known}, and not by {new}"
                 )));
             }
-            (Some(new), _) => new.check_name().map(|()| Some(new.name()))?,
-            (None, known) => known,
+            (new, known) => new.or(known),
         };
         if time_to_live != keyspace.time_to_live() || operator != known {
-            let operator = operator.map(str::to_owned);
-            let record = Named { number: keyspace.number, time_to_live, operator };
-            let next = self.inner.next_number()?;
-            self.name_keyspaces(&[(name.clone(), record)], next)?;
+            let record = Named { number: keyspace.number, time_to_live, operator: operator.cloned() };
+            self.name_keyspaces(&[(name.clone(), record)], None)?;
             keyspace.set_time_to_live(time_to_live);
         }
         if let Some(operator) = &options.merge {
-            keyspace.set_operator_name(operator.name());
+            keyspace.set_operator_name(operator.whole_name());
             keyspace.set_operator(operator.clone());
+            self.inner.catalog.operators.lock().entry(keyspace.number).or_insert_with(|| operator.clone());
         }
         Ok(())
     }

@@ -11,7 +11,8 @@ use terrace_table::Kind;
 use crate::batch::{Op, WriteBatch};
 use crate::core::engine::{Direction, Engine, EngineIter};
 use crate::db::{Store, range_delete};
-use crate::keyspaces::{DATED, ESCAPE, NEVER, Prefix, Space};
+use crate::keyspaces::merge_operator::MOST_NAME_BYTES;
+use crate::keyspaces::{DATED, ESCAPE, NEVER, OperatorName, Prefix, Space};
 
 /// The keyspace of the catalogue.
 pub(super) const CATALOGUE: Space = Space::Numbered(Prefix::of(0));
@@ -77,7 +78,7 @@ pub(in crate::db) struct Named {
     /// In the unit of deadlines; for a dated one.
     pub time_to_live: u64,
     /// The name of the operator by which values are merged.
-    pub operator: Option<String>,
+    pub operator: Option<OperatorName>,
 }
 
 impl Named {
@@ -85,15 +86,10 @@ impl Named {
     pub fn encode(&self) -> Vec<u8> {
         let all = [self.number, self.time_to_live as u32, (self.time_to_live >> 32) as u32];
         match &self.operator {
-            Some(operator) => {
+            Some(OperatorName { name, is_built_in }) => {
                 let numbers = all.iter().flat_map(|number| number.to_le_bytes());
-                MAGIC
-                    .iter()
-                    .copied()
-                    .chain([VERSION_WITH_MERGE])
-                    .chain(numbers)
-                    .chain(operator.bytes())
-                    .collect()
+                let head = MAGIC.iter().copied().chain([VERSION_WITH_MERGE]).chain(numbers);
+                head.chain([u8::from(*is_built_in)]).chain(name.bytes()).collect()
             }
             None if self.number & DATED == 0 => of_numbers(&all[..1]),
             None => of_numbers(&all),
@@ -114,8 +110,12 @@ impl Named {
             let (numbers, _) = numbers.as_chunks::<4>();
             let [number, low, high] = *<&[[u8; 4]; 3]>::try_from(numbers).ok()?;
             let [number, low, high] = [number, low, high].map(u32::from_le_bytes);
-            let operator = str::from_utf8(operator).ok().filter(|name| !name.is_empty())?;
-            let named = Named { number, time_to_live: time(low, high), operator: Some(operator.to_owned()) };
+            let (kind, name) = operator.split_first()?;
+            let name =
+                str::from_utf8(name).ok().filter(|name| (1..=MOST_NAME_BYTES).contains(&name.len()))?;
+            let is_built_in = [false, true].into_iter().find(|is| u8::from(*is) == *kind)?;
+            let operator = Some(OperatorName { name: name.to_owned(), is_built_in });
+            let named = Named { number, time_to_live: time(low, high), operator };
             return (number & DATED != 0 || named.time_to_live == NEVER).then_some(named);
         }
         match numbers_of(value)?[..] {

@@ -60,7 +60,7 @@ impl Db {
         let least = of_names.chain(dropped.iter().chain(&unknown).map(|number| version_with(*number))).max();
         store.catalog.note_version(least.unwrap_or(VERSION));
         let next = store.number_in(NEXT)?.unwrap_or(0).max(highest.saturating_add(1));
-        self.name_keyspaces(&recovered, next)?;
+        self.name_keyspaces(&recovered, Some(next))?;
         Ok(recovered.into_iter().map(|(name, _)| name).collect())
     }
 }

@@ -5,8 +5,9 @@ use terrace_pmem::Profile;
 use terrace_table::Kind;
 
 use super::catalog::place_of;
-use super::records::{CATALOGUE, NEXT, named, number_of, of_numbers, version_of};
+use super::records::{CATALOGUE, NEXT, Named, named, number_of, of_numbers, version_of};
 use crate::batch::{Op, WriteBatch};
+use crate::keyspaces::{DATED, NEVER, OperatorName};
 use crate::options::{EngineKind, Options, PoolChoice, WriteOptions};
 use crate::{Db, Expiry, KeyspaceOptions};
 
@@ -95,14 +96,14 @@ fn a_later_version_is_refused_by_name() {
     let db = open(&dir, EngineKind::Lsm);
     db.keyspace("one").unwrap();
     let mut batch = WriteBatch::new();
-    let later = b"terrace-spaces\0\x04";
+    let later = b"terrace-spaces\0\x05";
     batch.push(Op { kind: Kind::Put, key: &CATALOGUE.place(b"").unwrap(), value: later });
     db.write_placed(batch, WriteOptions::default()).unwrap();
     drop(db);
     let options = Options { engine: EngineKind::Lsm, ..Options::default() };
     let refused = Db::open(dir.path(), options).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidFormat);
-    assert!(refused.to_string().contains("version 4 of the catalogue of keyspaces"), "{refused}");
+    assert!(refused.to_string().contains("version 5 of the catalogue of keyspaces"), "{refused}");
 }
 
 #[test]
@@ -179,6 +180,28 @@ fn records_are_as_their_page_says() {
     for damaged in [&b""[..], b"terrace-spaces\0", b"terrace-spaces\0\x01\x01\0\0", b"terrace-spaced\0\x01"] {
         assert_eq!(number_of(damaged), None);
     }
+}
+
+#[test]
+fn a_record_has_its_merge_operator() {
+    let operator = OperatorName { name: "max".into(), is_built_in: true };
+    let plain = Named { number: 7, time_to_live: NEVER, operator: Some(operator.clone()) };
+    let record = b"terrace-spaces\0\x04\x07\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\x01max";
+    assert_eq!((plain.encode(), plain.version()), (record.to_vec(), 4));
+    let operator = OperatorName { is_built_in: false, ..operator };
+    let dated = Named { number: DATED | 7, time_to_live: 0x0102_0304_0506, operator: Some(operator) };
+    let record = b"terrace-spaces\0\x04\x07\0\0\x80\x06\x05\x04\x03\x02\x01\0\0\0max";
+    assert_eq!(dated.encode(), record);
+    for named in [plain, dated] {
+        let record = named.encode();
+        assert_eq!(Named::decode(&record).as_ref(), Some(&named));
+        assert!((0..record.len() - 2).all(|len| Named::decode(&record[..len]).is_none()));
+        let changed = |at: usize, to: u8| [&record[..at], &[to], &record[at + 1..]].concat();
+        let damaged =
+            [changed(28, 2), changed(29, 0xff), changed(15, 5), [&record[..], &[b'm'; 253]].concat()];
+        assert!(damaged.iter().all(|record| Named::decode(record).is_none()));
+    }
+    assert_eq!(Named::decode(b"terrace-spaces\0\x04\x07\0\0\0\x01\0\0\0\0\0\0\0\x01max"), None);
 }
 
 /// One damaged block kept the whole database from being opened.

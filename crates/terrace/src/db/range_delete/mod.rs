@@ -16,6 +16,7 @@ mod records;
 mod sweep;
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -242,13 +243,18 @@ fn resolved(batch: &WriteBatch, default: Space) -> (WriteBatch, Spans) {
 
 /// Takes the keys out of `asked` that `spans` delete, and hands them to `each`.
 fn take_covered<'k>(asked: &mut BTreeSet<&'k [u8]>, spans: &Spans, mut each: impl FnMut(&'k [u8])) {
-    asked.retain(|key| {
-        let is_covered = spans.around(key).is_some();
-        if is_covered {
+    for span in spans.iter() {
+        let end = span.end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        if !span.holds(&span.from) {
+            continue;
+        }
+        let range = (Bound::Included(&span.from[..]), end);
+        let covered: Vec<&'k [u8]> = asked.range::<[u8], _>(range).copied().collect();
+        for key in covered {
+            asked.remove(key);
             each(key);
         }
-        !is_covered
-    });
+    }
 }
 
 /// The places of the keys that `range` deletes.

@@ -1,6 +1,7 @@
 //! Merging operands into values.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use terrace::{Db, ErrorKind, Expiry, Keyspace, KeyspaceOptions, MergeOperator, WriteBatch, WriteOptions};
@@ -168,12 +169,12 @@ pub fn a_failed_merge_changes_nothing(engine: &Engine) {
             KeyspaceOptions { merge: Some(operator), create_if_missing: true, expiry: None },
         )
     };
-    let max_like = |name| MergeOperator::associative(name, |_, b| Ok(b.to_vec()));
+    let last = |name: &str| MergeOperator::associative(name, |_, b| Ok(b.to_vec()));
     invalid(plain.merge("k", "o"), "has no merge operator");
     invalid(db.transact(|tx| tx.keyspace(&plain)?.merge("k", "o")), "has no merge operator");
     invalid(open_by(&db, "space", MergeOperator::max()).map(drop), "and not by");
-    invalid(open_by(&db, "plain", max_like("max")).map(drop), "is built in");
-    invalid(open_by(&db, "new", max_like("")).map(drop), "1 to 255");
+    invalid(open_by(&db, "new", last("")).map(drop), "1 to 255");
+    invalid(open_by(&db, "space", last(&"n".repeat(256))).map(drop), "1 to 255");
     invalid(space.merge([0; 65_530], "o"), "limit");
     let mut batch = WriteBatch::new();
     batch.merge_in(&plain, "k", "o");
@@ -185,6 +186,7 @@ pub fn a_failed_merge_changes_nothing(engine: &Engine) {
     open_by(&db, "plain", MergeOperator::max()).unwrap();
     plain.merge("k", "a").unwrap();
     assert_eq!((text(&plain, "k").unwrap(), plain.merge_operator()), ("b".into(), Some("max")));
+    invalid(open_by(&db, "plain", last("max")).map(drop), "built-in operator");
     assert_clean(&db);
     drop((plain, space, db));
     let db = machine.open().unwrap();
@@ -193,9 +195,14 @@ pub fn a_failed_merge_changes_nothing(engine: &Engine) {
     invalid(space.merge("k", "o"), "which is not built in");
     space.put("other", "put").unwrap();
     assert_eq!((text(&space, "k").unwrap(), text(&plain, "k").unwrap()), ("xo".into(), "c".into()));
+    drop(space);
+    // It stays given when its handle is gone.
     open_by(&db, "space", choosy()).unwrap();
+    let space = db.keyspace("space").unwrap();
     space.merge("k", "o").unwrap();
     assert_eq!(text(&space, "k").unwrap(), "xoo");
+    db.drop_keyspace("space").unwrap();
+    assert_eq!(db.keyspace("space").unwrap().merge_operator(), None);
     assert_clean(&db);
 }
 
@@ -240,6 +247,77 @@ pub fn no_merge_is_lost(engine: &Engine) {
     assert_eq!(found, [all - each, of_batches]);
     assert_eq!(strict.get("k").unwrap().unwrap().len() as u64, appended.into_inner());
     assert_clean(&db);
+}
+
+/// Must catch a group that is overtaken by writes past the queue for as long as there are any.
+pub fn a_batch_of_merges_has_its_turn(engine: &Engine) {
+    let machine = Machine::new(&Setup::tiny("merging turns", engine).threaded(2));
+    let db = machine.open().unwrap();
+    let counts = merging(&db, "counts", MergeOperator::add());
+    let (one, is_done, others) = (1i64.to_le_bytes(), AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    counts.merge("hot", one).unwrap();
+                    others.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        for i in 0..40u8 {
+            let mut batch = WriteBatch::new();
+            (0..30u8).for_each(|j| batch.merge_in(&counts, [i, j], one));
+            batch.merge_in(&counts, "hot", one);
+            db.write(batch).unwrap();
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(number(&counts.get("hot").unwrap().unwrap()) as u64, 40 + others.into_inner());
+    // Many operands of one key cost their sum in the log.
+    let log = merging(&db, "log", MergeOperator::append());
+    let mut batch = WriteBatch::new();
+    (0..2000).for_each(|_| batch.merge_in(&log, "k", [7; 10]));
+    let before = db.stats().counts.user_bytes;
+    db.write(batch).unwrap();
+    assert_eq!(log.get("k").unwrap().unwrap().len(), 20_000);
+    assert!(db.stats().counts.user_bytes - before < 21_000);
+    assert_clean(&db);
+}
+
+/// Must catch an operator that waits for its own group for ever.
+pub fn an_operator_keeps_out_of_the_database(engine: &Engine) {
+    let (_machine, db) = open("merging within merging", engine);
+    let inside = Arc::new(Mutex::new(Some(db.clone())));
+    let seen = inside.clone();
+    let operator = MergeOperator::new("curious", move |_, value, operand| {
+        let db = seen.lock().unwrap();
+        let db = db.as_ref().ok_or("closed")?;
+        let mut batch = WriteBatch::new();
+        batch.put("from within", "v");
+        batch.put("and this", "v");
+        let outcome = match operand {
+            b"write" => db.write(batch),
+            b"flush" => db.flush(),
+            b"make" => db.keyspace("new").map(drop),
+            b"sync" => db.write_with(WriteBatch::new(), WriteOptions::SYNC),
+            _ => db.drop_keyspace("space"),
+        };
+        let error = outcome.expect_err("it is refused");
+        assert!(error.to_string().contains("must not use the database"), "{error}");
+        Ok([value.unwrap_or_default(), operand].concat())
+    });
+    let space = merging(&db, "space", operator);
+    for operand in ["write", "flush", "make", "sync", "drop"] {
+        space.merge("k", operand).unwrap();
+        let mut batch = WriteBatch::new();
+        batch.merge_in(&space, "b", operand);
+        db.write(batch).unwrap();
+    }
+    assert_eq!(text(&space, "k"), text(&space, "b"));
+    assert!(!db.contains_key("from within").unwrap());
+    assert_eq!(db.keyspaces().unwrap(), ["space"]);
+    inside.lock().unwrap().take();
+    assert_eq!(space.merge("k", "write").unwrap_err().kind(), ErrorKind::MergeFailed);
 }
 
 /// Must catch a merge into what is due, and one that leaves the deadline of what it stands on.

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrace::{Bytes, Db, Snapshot, WriteBatch};
+use terrace::{Bytes, Db, MergeOperator, Snapshot, WriteBatch};
 use terrace_base::rng::Rng;
 use terrace_pmem::Granularity;
 
 use super::keyspaces::{HOSTILE, owned};
+use super::merging::merging;
 use crate::harness::{Deferred, Engine, Machine, Map, Span, assert_clean, in_span, setups};
 
 /// What the keyspaces hold, by name; the default one is the one without.
@@ -48,13 +49,18 @@ fn value(rng: &mut Rng) -> Vec<u8> {
 }
 
 fn batch(rng: &mut Rng, db: &Db, model: &mut Model) {
-    let (space, mut batch) = (db.keyspace(SPACE).unwrap(), WriteBatch::new());
+    let (space, mut batch) = (merging(db, SPACE, MergeOperator::append()), WriteBatch::new());
     model.entry(SPACE).or_default();
     for _ in 0..rng.below(7) {
         let is_default = rng.one_in(2);
         let map = model.get_mut(if is_default { "" } else { SPACE }).unwrap();
-        match rng.below(3) {
-            0 => {
+        match rng.below(4) {
+            3 if !is_default => {
+                let (key, operand) = (some_key(rng), value(rng));
+                batch.merge_in(&space, &key, &operand);
+                map.entry(key).or_default().extend(operand);
+            }
+            0 | 3 => {
                 let (key, value) = (some_key(rng), value(rng));
                 if is_default {
                     batch.put(&key, &value)
