@@ -170,15 +170,15 @@ impl SimPm {
 
     /// The content of line number `line` now.
     fn current_line(&self, line: u64) -> [u8; LINE] {
-        let mut content = [0; LINE];
-        for (i, word) in content.chunks_exact_mut(8).enumerate() {
+        let words: [u64; LINE / 8] = std::array::from_fn(|i| {
             let at = line as usize * LINE + i * 8;
             // SAFETY: `line` is below `len` (callers check), the base is page-aligned and `at` a multiple
             // of 8, so this is an aligned word within the buffer. Atomic, since other threads may be
             // storing to the very line being flushed.
-            let word_now = unsafe { AtomicU64::from_ptr(self.buffer.base().add(at).cast()) };
-            word.copy_from_slice(&word_now.load(Ordering::Relaxed).to_ne_bytes());
-        }
+            unsafe { AtomicU64::from_ptr(self.buffer.base().add(at).cast()) }.load(Ordering::Relaxed)
+        });
+        let mut content = [0; LINE];
+        content.as_chunks_mut().0.iter_mut().zip(words).for_each(|(bytes, word)| *bytes = word.to_ne_bytes());
         content
     }
 
