@@ -44,7 +44,7 @@ enum Turn {
 pub(super) enum Refusal {
     /// There is no room: each is tried by itself.
     NoRoom(Error),
-    /// What the requests stand for is too much for one group: each is tried by itself.
+    /// What the requests stand for is too much for one group: each half is tried by itself.
     TooLarge,
     /// These have failed, by their places in the group; the others are tried without them.
     OfSome(Vec<(usize, Error)>),
@@ -156,8 +156,12 @@ impl CommitQueue {
 /// Applies a group; returns each request's outcome. If a group fails, nothing of it has taken place.
 fn outcomes(requests: &[&Request], apply: &impl Fn(&[&Request]) -> Outcome) -> Vec<Result<bool>> {
     match apply(requests) {
-        Err(Refusal::NoRoom(_) | Refusal::TooLarge) if requests.len() > 1 => {
+        Err(Refusal::NoRoom(_)) if requests.len() > 1 => {
             requests.iter().flat_map(|request| outcomes(std::slice::from_ref(request), apply)).collect()
+        }
+        Err(Refusal::TooLarge) if requests.len() > 1 => {
+            let (first, second) = requests.split_at(requests.len() / 2);
+            [outcomes(first, apply), outcomes(second, apply)].concat()
         }
         Err(Refusal::OfSome(failed)) if requests.len() > failed.len() => {
             let mut errors: Vec<Option<Error>> = vec![None; requests.len()];
@@ -283,28 +287,35 @@ mod tests {
         assert!(outcomes(&[&small, &small], &fails).iter().all(Result::is_err));
     }
 
-    /// Some of a group fail by themselves, at first or when others have: the rest is one group.
+    /// Some of a group fail by themselves, at first or when others have, and the rest is too large: what can stay
+    /// together does.
     #[test]
     fn who_fails_leaves_the_others_together() {
-        let requests: Vec<Request> = (0..5).map(|_| request(false)).collect();
+        let requests: Vec<Request> = (0..8).map(|_| request(false)).collect();
         let group: Vec<&Request> = requests.iter().collect();
         let sizes = std::cell::RefCell::new(Vec::new());
         let apply = |some: &[&Request]| {
             sizes.borrow_mut().push(some.len());
             let at = |number: usize| some.iter().position(|r| std::ptr::eq(*r, group[number]));
-            let failed: Vec<(usize, Error)> = match (at(1).is_some(), some.len()) {
-                (true, _) => [1, 4].map(|n| (at(n).unwrap(), Error::invalid(n.to_string()))).into(),
-                (_, 3) => vec![(at(2).unwrap(), Error::invalid("2"))],
-                _ => return Ok(true),
+            let fail = |numbers: &[usize]| {
+                let failed = numbers.iter().map(|n| (at(*n).unwrap(), Error::invalid(n.to_string())));
+                Err(Refusal::OfSome(failed.collect()))
             };
-            Err(Refusal::OfSome(failed))
+            match some.len() {
+                8 => fail(&[1, 4]),
+                5.. => Err(Refusal::TooLarge),
+                _ if at(2).is_some() => fail(&[2]),
+                _ => Ok(true),
+            }
         };
         let told: Vec<String> = outcomes(&group, &apply)
             .into_iter()
             .map(|outcome| outcome.map_or_else(|e| e.to_string(), |_| String::new()))
             .collect();
-        assert!([1, 2, 4].into_iter().all(|n| told[n].ends_with(&n.to_string())), "{told:?}");
-        assert_eq!((told[0].len(), told[3].len(), sizes.take()), (0, 0, vec![5, 3, 2]));
+        let of_failed = told.iter().enumerate().filter(|(_, told)| !told.is_empty());
+        assert!(of_failed.clone().all(|(n, told)| told.ends_with(&n.to_string())), "{told:?}");
+        assert!(of_failed.map(|(n, _)| n).eq([1, 2, 4]));
+        assert_eq!(sizes.take(), [8, 6, 3, 2, 3]);
     }
 
     #[test]

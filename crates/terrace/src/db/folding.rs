@@ -22,6 +22,9 @@ use crate::keyspaces::{DEADLINE_BYTES, Prefix};
 /// Bytes of batches after which a group becomes smaller ones: an operand of a few bytes may stand for a large value.
 const MOST_BYTES: usize = 16 << 20;
 
+/// Values that are read side by side: each takes memory.
+const TOGETHER: usize = 64;
+
 /// The values of keys, by their places. `None`: the key does not exist.
 type Values<'g> = HashMap<&'g [u8], Option<Bytes>>;
 
@@ -187,19 +190,25 @@ impl<'s, 'g> Folding<'s, 'g> {
     }
 }
 
-/// The values of several keys, if they can be read side by side. What cannot be read is read again alone, so that
-/// nobody else is told.
+/// The values of several keys, if they can be read side by side, as long as they are small. What cannot be read is read
+/// again alone, so that nobody else is told.
 fn read_together<'g>(store: &Store, places: &HashSet<&'g [u8]>) -> Values<'g> {
     if places.len() < 2 || !store.engine.writes_by_groups() {
         return Values::new();
     }
     let places: Vec<&[u8]> = places.iter().copied().collect();
     let held = store.engine.hold(&store.core.snapshots);
-    let found = store.engine.get_many(&places, held.seq());
+    let (mut read, mut bytes) = (Values::new(), 0);
+    for places in places.chunks(TOGETHER) {
+        let found = store.engine.get_many(places, held.seq());
+        let Ok(found) = found.and_then(|found| store.engine.intact().map(|()| found)) else { break };
+        bytes += found.iter().flatten().map(Bytes::len).sum::<usize>();
+        read.extend(places.iter().copied().zip(found));
+        if bytes > MOST_BYTES {
+            break;
+        }
+    }
     drop(held);
     store.engine.released();
-    match found.and_then(|found| store.engine.intact().map(|()| found)) {
-        Ok(found) => places.into_iter().zip(found).collect(),
-        Err(_) => Values::new(),
-    }
+    read
 }

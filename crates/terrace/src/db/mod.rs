@@ -37,6 +37,7 @@ use crate::db::range_delete::RangeDeletes;
 use crate::db::traces::Traces;
 use crate::engine;
 use crate::env::Env;
+use crate::keyspaces::merge_operator;
 use crate::options::Options;
 use crate::repair::{self, RepairOptions};
 use crate::scratch;
@@ -328,6 +329,7 @@ impl Db {
     /// error. A closed database is refused.
     pub fn check(&self) -> Result<CheckReport> {
         let _span = tracing::info_span!("check").entered();
+        merge_operator::check_none_runs()?;
         let report = Cell::new(CheckReport::default());
         let _unchanged = self.inner.catalog.hold();
         self.inner.alone(|store| {
@@ -347,6 +349,7 @@ impl Db {
     /// [`Listeners`](crate::Listeners) have heard of everything.
     pub fn close(&self) -> Result<()> {
         let _span = tracing::info_span!("close").entered();
+        merge_operator::check_none_runs()?;
         // Before the lead is taken, for which a sweep may wait.
         self.inner.sweeps.close();
         let outcome = self.inner.alone(|store| {

@@ -52,8 +52,8 @@ type Merge = dyn Fn(&[u8], Option<&[u8]>, &[u8]) -> Result<Vec<u8>, Cause> + Sen
 /// of the database.
 ///
 /// An operator is called by the thread that writes, or by another one that writes at the same time, and it may be
-/// called again for the same merge. Other writers may wait for it. It decides by its arguments alone and must not use
-/// the database, which may refuse that as `InvalidArgument`. If it fails or panics, the write fails with
+/// called again for the same merge. Other writers may wait for it. It decides by its arguments alone, keeps no handle
+/// of a database and must not use one, which is refused as `InvalidArgument` where it might wait for ever. If it fails or panics, the write fails with
 /// [`MergeFailed`](Error::MergeFailed) and nothing has changed.
 ///
 /// ```

@@ -8,7 +8,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 use terrace_base::{Error, Result};
 use terrace_table::Kind;
 
-use super::{DATED, MergeOperator, NEVER, OperatorName, Prefix, Space, dated};
+use super::{DATED, MergeOperator, NEVER, OperatorName, Prefix, Space, dated, merge_operator};
 use crate::batch::Op;
 use crate::stats::Counter;
 
@@ -164,8 +164,10 @@ impl OpenKeyspace {
 
     /// # Errors
     ///
-    /// `NoKeyspace` if it was dropped.
+    /// `NoKeyspace` if it was dropped; `InvalidArgument` if a merge operator calls this, whose thread may keep it from
+    /// being dropped already.
     pub fn write(&self) -> Result<Writing<'_>> {
+        merge_operator::check_none_runs()?;
         let dropped = self.dropped.read();
         if *dropped {
             return Err(self.is_gone());

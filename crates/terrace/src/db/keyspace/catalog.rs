@@ -70,7 +70,7 @@ pub(in crate::db) struct Catalog {
     has_ranges: AtomicBool,
     moving: RwLock<()>,
     changing: Mutex<Open>,
-    /// The merge operators that were given since the opening, by the numbers of their keyspaces.
+    /// The merge operators that were given since the opening and are not built in, by the numbers of their keyspaces.
     pub(super) operators: Mutex<HashMap<u32, MergeOperator>>,
 }
 

@@ -45,7 +45,7 @@ use crate::batch::{Op, WriteBatch};
 use crate::core::condition::Condition;
 use crate::db::swap::Skips;
 use crate::db::{CasMismatch, Db, DbIter, Entries, KeyRange, Snapshot};
-use crate::keyspaces::{MAX_NUMBERED_KEY_BYTES, OpenKeyspace, Space};
+use crate::keyspaces::{MAX_NUMBERED_KEY_BYTES, OpenKeyspace, Space, merge_operator};
 use crate::options::WriteOptions;
 
 /// What was done to a keyspace through its handles since it was opened.
@@ -117,6 +117,7 @@ impl Db {
     /// The names of all keyspaces, in order. The database itself, whose keys are those of the default one, is not
     /// among them.
     pub fn keyspaces(&self) -> Result<Vec<String>> {
+        merge_operator::check_none_runs()?;
         let _unchanged = self.inner.catalog.hold();
         Ok(self.inner.names()?.into_keys().collect())
     }

@@ -65,7 +65,10 @@ impl Db {
         if let Some(operator) = &options.merge {
             keyspace.set_operator_name(operator.whole_name());
             keyspace.set_operator(operator.clone());
-            self.inner.catalog.operators.lock().entry(keyspace.number).or_insert_with(|| operator.clone());
+            if !operator.whole_name().is_built_in {
+                let given = &mut self.inner.catalog.operators.lock();
+                given.entry(keyspace.number).or_insert_with(|| operator.clone());
+            }
         }
         Ok(())
     }

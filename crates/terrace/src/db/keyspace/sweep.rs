@@ -17,7 +17,7 @@ use crate::db::Store;
 use crate::db::keyspace::due::DueSearch;
 use crate::db::range_delete::RangeSweep;
 use crate::db::removal::{KEYS, KEYS_WITHOUT_ORDER};
-use crate::keyspaces::Prefix;
+use crate::keyspaces::{Prefix, merge_operator};
 
 /// Steps of a database.
 #[derive(Debug, Default)]
@@ -129,6 +129,7 @@ impl Store {
 
     /// The same, and looks for everything that is due, however little was put since the last search.
     pub(super) fn sweep_everything(&self) -> Result<()> {
+        merge_operator::check_none_runs()?;
         self.sweeps.state.lock().due.begin(&self.core);
         while self.sweep_once()? {
             // Others may want one search after another.

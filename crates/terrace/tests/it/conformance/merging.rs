@@ -249,6 +249,15 @@ pub fn no_merge_is_lost(engine: &Engine) {
     assert_clean(&db);
 }
 
+/// Tells when it is dropped.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Must catch a group that is overtaken by writes past the queue for as long as there are any.
 pub fn a_batch_of_merges_has_its_turn(engine: &Engine) {
     let machine = Machine::new(&Setup::tiny("merging turns", engine).threaded(2));
@@ -256,6 +265,8 @@ pub fn a_batch_of_merges_has_its_turn(engine: &Engine) {
     let counts = merging(&db, "counts", MergeOperator::add());
     let (one, is_done, others) = (1i64.to_le_bytes(), AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
+        // Also if this thread fails.
+        let _done = Done(&is_done);
         for _ in 0..2 {
             scope.spawn(|| {
                 while !is_done.load(Ordering::Relaxed) {
@@ -270,7 +281,6 @@ pub fn a_batch_of_merges_has_its_turn(engine: &Engine) {
             batch.merge_in(&counts, "hot", one);
             db.write(batch).unwrap();
         }
-        is_done.store(true, Ordering::Relaxed);
     });
     assert_eq!(number(&counts.get("hot").unwrap().unwrap()) as u64, 40 + others.into_inner());
     // Many operands of one key cost their sum in the log.
@@ -288,7 +298,8 @@ pub fn a_batch_of_merges_has_its_turn(engine: &Engine) {
 pub fn an_operator_keeps_out_of_the_database(engine: &Engine) {
     let (_machine, db) = open("merging within merging", engine);
     let inside = Arc::new(Mutex::new(Some(db.clone())));
-    let seen = inside.clone();
+    let handle = Arc::new(Mutex::new(None::<Keyspace>));
+    let (seen, keyspace) = (inside.clone(), handle.clone());
     let operator = MergeOperator::new("curious", move |_, value, operand| {
         let db = seen.lock().unwrap();
         let db = db.as_ref().ok_or("closed")?;
@@ -300,6 +311,16 @@ pub fn an_operator_keeps_out_of_the_database(engine: &Engine) {
             b"flush" => db.flush(),
             b"make" => db.keyspace("new").map(drop),
             b"sync" => db.write_with(WriteBatch::new(), WriteOptions::SYNC),
+            b"delete a range" => db.delete_range("x"..),
+            b"sweep" => db.sweep(),
+            b"check" => db.check().map(drop),
+            b"list" => db.keyspaces().map(drop),
+            b"recover" => db.recover_keyspaces().map(drop),
+            b"close" => db.close(),
+            b"read" => {
+                let own = db.get("from within").map(drop);
+                own.and_then(|()| keyspace.lock().unwrap().as_ref().unwrap().get("k").map(drop))
+            }
             _ => db.drop_keyspace("space"),
         };
         let error = outcome.expect_err("it is refused");
@@ -307,15 +328,21 @@ pub fn an_operator_keeps_out_of_the_database(engine: &Engine) {
         Ok([value.unwrap_or_default(), operand].concat())
     });
     let space = merging(&db, "space", operator);
-    for operand in ["write", "flush", "make", "sync", "drop"] {
+    *handle.lock().unwrap() = Some(space.clone());
+    db.delete_range("x"..).unwrap();
+    let waiting = ["delete a range", "sweep", "check", "list", "recover", "close", "read"];
+    for operand in ["write", "flush", "make", "sync", "drop"].into_iter().chain(waiting) {
         space.merge("k", operand).unwrap();
         let mut batch = WriteBatch::new();
+        batch.delete_range("y"..);
         batch.merge_in(&space, "b", operand);
         db.write(batch).unwrap();
     }
     assert_eq!(text(&space, "k"), text(&space, "b"));
     assert!(!db.contains_key("from within").unwrap());
     assert_eq!(db.keyspaces().unwrap(), ["space"]);
+    db.sweep().unwrap();
+    handle.lock().unwrap().take();
     inside.lock().unwrap().take();
     assert_eq!(space.merge("k", "write").unwrap_err().kind(), ErrorKind::MergeFailed);
 }
@@ -343,7 +370,10 @@ pub fn merges_take_what_is_due_for_absent(engine: &Engine) {
     db.write(batch).unwrap();
     assert_eq!((text(&space, "k").unwrap(), text(&space, "due").unwrap()), ("abc".into(), "d".into()));
     clock.advance(10 * SECOND);
-    space.merge("k", "e").unwrap();
+    let mut batch = WriteBatch::new();
+    batch.merge_in(&space, "k", "e");
+    batch.merge_in(&space, "new", "n");
+    db.write(batch).unwrap();
     assert_eq!((text(&space, "k").unwrap(), text(&space, "due")), ("e".into(), None));
     db.keyspace_with(
         "space",
