@@ -122,6 +122,18 @@ impl TableReader {
         Err(Error::io(dir, "read", io::Error::other(why)))
     }
 
+    /// What `read` makes of values that may lie in mappings. If a mapping fails meanwhile, they may be zeros, and it is
+    /// asked again.
+    pub fn soundly<T>(&self, mut read: impl FnMut() -> T) -> T {
+        loop {
+            let failures = self.maps.failures();
+            let made = read();
+            if self.maps.failures() == failures {
+                return made;
+            }
+        }
+    }
+
     /// The current way of reading and its reason, in words, and the figures of mappings.
     pub fn describe(&self) -> (String, MapFigures) {
         let (is_mapped, is_auto) = (self.maps.is_wanted(), self.choice == TableReads::Auto);

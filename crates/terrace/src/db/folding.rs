@@ -60,15 +60,7 @@ impl Store {
     ///
     /// Of those whose operators fail, or whose values cannot be read.
     pub(super) fn fold<'g>(&self, group: &[&'g Request]) -> Result<Folded<'g>, Refusal> {
-        loop {
-            let failures = || self.core.table_reader.maps().failures();
-            let before = failures();
-            let folded = Folding::of(self, group).fold(group);
-            // Values that lie in mappings were zeros if one has failed meanwhile.
-            if failures() == before {
-                return folded;
-            }
-        }
+        self.core.table_reader.soundly(|| Folding::of(self, group).fold(group))
     }
 }
 

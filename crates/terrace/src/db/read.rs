@@ -233,6 +233,11 @@ impl Hold {
         self.core.table_reader.maps().failures()
     }
 
+    /// See [`TableReader::soundly`](crate::core::table_reads::TableReader::soundly).
+    pub fn soundly<T>(&self, read: impl FnMut() -> T) -> T {
+        self.core.table_reader.soundly(read)
+    }
+
     /// The value of the key at `place`.
     pub fn get(&self, place: &[u8]) -> Result<Option<Bytes>> {
         let _timing = self.core.begin_get();
@@ -244,16 +249,12 @@ impl Hold {
     /// The values of the keys at `places`.
     pub fn get_many(&self, places: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
         self.core.counters.gets.add(places.len() as u64);
-        loop {
-            let failed_maps = self.failed_maps();
+        let found = self.soundly(|| {
             let found = places.chunks(TOGETHER).map(|places| self.engine.get_many(places, self.seq));
-            let found = found.collect::<Result<Vec<_>>>().map(|parts| parts.into_iter().flatten().collect());
-            // If a mapping fails meanwhile, what was read through it is read again, by calls.
-            if self.failed_maps() == failed_maps {
-                self.engine.intact()?;
-                return found;
-            }
-        }
+            found.collect::<Result<Vec<_>>>().map(|parts| parts.into_iter().flatten().collect())
+        });
+        self.engine.intact()?;
+        found
     }
 
     /// The entries between two places.

@@ -279,6 +279,7 @@ impl Db {
     pub(super) fn open_keyspace(&self, name: &str, options: &KeyspaceOptions) -> Result<Arc<OpenKeyspace>> {
         merge_operator::check_none_runs()?;
         check_name(name)?;
+        options.merge.as_ref().map_or(Ok(()), MergeOperator::check_name)?;
         let store = &*self.inner;
         store.catalog.check_readable()?;
         let mut open = store.catalog.changing.lock();
@@ -295,13 +296,9 @@ impl Db {
         let Named { number, time_to_live, operator } = record;
         let keyspace = Arc::new(OpenKeyspace::new(name, number, store.catalog.owner, time_to_live));
         operator.iter().for_each(|operator| keyspace.set_operator_name(operator));
-        store
-            .catalog
-            .operators
-            .lock()
-            .get(&number)
-            .into_iter()
-            .for_each(|given| keyspace.set_operator(given.clone()));
+        if let Some(given) = store.catalog.operators.lock().get(&number) {
+            keyspace.set_operator(given.clone());
+        }
         self.change_options(&keyspace, options)?;
         if open.len() == open.capacity() {
             // Before it grows: each one is looked at once for as many that come.
@@ -313,7 +310,6 @@ impl Db {
 
     /// Makes keyspace `name`. `changing` is locked.
     fn make_keyspace(&self, name: &str, options: &KeyspaceOptions) -> Result<Named> {
-        options.merge.as_ref().map_or(Ok(()), MergeOperator::check_name)?;
         self.make_room_for_keyspaces()?;
         let dated = if options.expiry.is_some() { DATED } else { 0 };
         let mut number = self.inner.next_number()?;

@@ -42,7 +42,6 @@ impl Default for KeyspaceOptions {
 impl Db {
     /// Gives `keyspace` those of `options` that say anything. `changing` is locked.
     pub(super) fn change_options(&self, keyspace: &OpenKeyspace, options: &KeyspaceOptions) -> Result<()> {
-        options.merge.as_ref().map_or(Ok(()), MergeOperator::check_name)?;
         let name = &keyspace.name;
         let time_to_live = options.expiry.map_or(keyspace.time_to_live(), Expiry::time_to_live);
         if options.expiry.is_some() && !keyspace.is_dated() {

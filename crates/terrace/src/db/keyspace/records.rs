@@ -52,8 +52,12 @@ pub(super) fn marker(version: u8) -> Vec<u8> {
 
 /// A record with these numbers.
 pub(super) fn of_numbers(numbers: &[u32]) -> Vec<u8> {
+    versioned(VERSION, numbers)
+}
+
+fn versioned(version: u8, numbers: &[u32]) -> Vec<u8> {
     let numbers = numbers.iter().flat_map(|number| number.to_le_bytes());
-    MAGIC.iter().copied().chain([VERSION]).chain(numbers).collect()
+    MAGIC.iter().copied().chain([version]).chain(numbers).collect()
 }
 
 /// The numbers in a record; `None` if it is damaged.
@@ -87,9 +91,10 @@ impl Named {
         let all = [self.number, self.time_to_live as u32, (self.time_to_live >> 32) as u32];
         match &self.operator {
             Some(OperatorName { name, is_built_in }) => {
-                let numbers = all.iter().flat_map(|number| number.to_le_bytes());
-                let head = MAGIC.iter().copied().chain([VERSION_WITH_MERGE]).chain(numbers);
-                head.chain([u8::from(*is_built_in)]).chain(name.bytes()).collect()
+                let mut record = versioned(VERSION_WITH_MERGE, &all);
+                record.push(u8::from(*is_built_in));
+                record.extend(name.bytes());
+                record
             }
             None if self.number & DATED == 0 => of_numbers(&all[..1]),
             None => of_numbers(&all),

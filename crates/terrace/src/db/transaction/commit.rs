@@ -209,12 +209,8 @@ impl Store {
     /// Compares what was read with what is there now: see [`Reads::compare`]. If a mapping of a table fails
     /// meanwhile, it does so again, by calls.
     fn compare(&self, reads: &Reads, then: Option<&Hold>, now: u64) -> Result<()> {
-        loop {
-            let failed_maps = self.core.table_reader.maps().failures();
-            let outcome = reads.compare((&self.engine, &self.core.empty_ranges), then, now);
-            if self.core.table_reader.maps().failures() == failed_maps {
-                return self.engine.intact().and(outcome);
-            }
-        }
+        let compare = || reads.compare((&self.engine, &self.core.empty_ranges), then, now);
+        let outcome = self.core.table_reader.soundly(compare);
+        self.engine.intact().and(outcome)
     }
 }

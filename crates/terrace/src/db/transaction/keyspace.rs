@@ -93,15 +93,9 @@ impl<'tx> TransactionKeyspace<'tx> {
     /// Merges `operand` into the value of `key`, which is read for that: see [`Keyspace::merge`].
     pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
         let (key, operator) = (key.as_ref(), self.keyspace.operator()?);
-        let hold = self.transaction.snapshot.hold();
-        loop {
-            let failed_maps = hold.failed_maps();
-            let value = operator.merge(key, self.get(key)?.as_deref(), operand.as_ref());
-            // A value that lies in a mapping was zeros if that has failed meanwhile.
-            if hold.failed_maps() == failed_maps {
-                return self.put_for(key, &value?, None);
-            }
-        }
+        let merge = || operator.merge(key, self.get(key)?.as_deref(), operand.as_ref());
+        let value = self.transaction.snapshot.hold().soundly(merge)?;
+        self.put_for(key, &value, None)
     }
 
     /// Removes `key`, whether it exists or not.
