@@ -17,6 +17,13 @@ use crate::word::{self, Tag};
 /// The pool grows by a quarter of itself, but by no more than this at a time unless more is needed.
 const STEP_MAX_BYTES: u64 = 1 << 30;
 
+/// A small pool grows by as much as it has, up to this: each growth of a file waits for the drive.
+const STEP_MIN_BYTES: u64 = 8 << 20;
+
+/// A pool that has grown past this ends at a multiple of it. The system maps a file in pages of this size as
+/// far as the file fills them, and a store into the rest faults twice for each page of 4 KiB.
+const HUGE_BYTES: u64 = 2 << 20;
+
 impl Pool {
     /// Grows so that `units` in a row are free, and `more` somewhere; as far as it may if that is less.
     pub(super) fn grow_for(&self, space: &mut Space, units: u64, more: u64) -> Result<()> {
@@ -35,14 +42,20 @@ impl Pool {
         let limit = self.max_size() / self.extent_bytes();
         let needed =
             self.end_for(space, units).filter(|&end| end <= limit).ok_or_else(|| self.full(units))?;
-        let step = (space.units / 4).clamp(1, (STEP_MAX_BYTES / self.extent_bytes()).max(1));
-        let generous = self.whole_segments(needed.max(space.units + step).min(limit)).max(needed);
-        match self.grow_to(space, generous) {
-            // The medium cannot give that much; perhaps it can give the needed amount.
-            Err(Error::NoSpace { .. } | Error::PoolFull { .. }) if generous > needed => {
-                self.grow_to(space, needed)
+        let [least, most] =
+            [STEP_MIN_BYTES, STEP_MAX_BYTES].map(|bytes| (bytes / self.extent_bytes()).max(1));
+        let step = (space.units / 4).clamp(least.min(space.units), most);
+        let generous = self.whole_pages(needed.max(space.units + step)).min(limit);
+        let generous = self.whole_segments(generous).max(needed);
+        let mut target = generous;
+        loop {
+            match self.grow_to(space, target) {
+                // The medium cannot give that much; perhaps it can give half of what is not needed.
+                Err(Error::NoSpace { .. } | Error::PoolFull { .. }) if target > needed => {
+                    target = self.whole_segments(needed + (target - needed) / 2).max(needed);
+                }
+                other => return other,
             }
-            other => other,
         }
     }
 
@@ -61,6 +74,12 @@ impl Pool {
             start = segment.unit + segment.units;
             covered = covered.checked_mul(2)?;
         }
+    }
+
+    /// `units`, or more so that a large pool ends with a huge page.
+    fn whole_pages(&self, units: u64) -> u64 {
+        let page = HUGE_BYTES / self.extent_bytes();
+        if page > 1 && units > page { units.next_multiple_of(page) } else { units }
     }
 
     /// `units`, or less so that the table segments up to it lie wholly inside.

@@ -398,7 +398,13 @@ fn extend(file: &File, name: &Path, from: u64, to: u64, on_tmpfs: bool) -> Resul
 /// Takes the pages from `from` to `to`; a file that is shorter becomes that long.
 fn set_aside(file: &File, name: &Path, from: u64, to: u64) -> Result<()> {
     let failed = |e: Errno| Error::io(name, "extend", e.into());
-    match rustix::fs::fallocate(file, FallocateFlags::empty(), from, to - from) {
+    let before = rustix::fs::fstat(file).map_err(failed)?.st_size;
+    let outcome = rustix::fs::fallocate(file, FallocateFlags::empty(), from, to - from);
+    if outcome.is_err() {
+        // Some file systems keep what they had taken when there was no more.
+        let _ = rustix::fs::ftruncate(file, before as u64);
+    }
+    match outcome {
         Ok(()) => Ok(()),
         // Longer than the file system's longest file.
         Err(Errno::FBIG) => Err(Error::NoSpace { path: name.to_path_buf() }),
