@@ -32,15 +32,23 @@ pub const MAX_VALUE_BYTES: usize = 1 << 30;
 pub struct WriteBatch {
     encoded: Vec<u8>,
     len: u32,
-    error: Option<Error>,
     /// Whether it has a key of the default keyspace that begins with byte 255.
     has_high: bool,
+    /// What few batches have, apart: a batch moves several times on its way to the engine.
+    rare: Option<Box<Rare>>,
+}
+
+/// What few batches have.
+#[derive(Debug, Clone, Default)]
+struct Rare {
+    /// The first refused argument.
+    error: Option<Error>,
     /// The keyspaces with operations in it, but for the default one; and which operations these are.
     keyspaces: Vec<Arc<OpenKeyspace>>,
     placed: Vec<u32>,
     /// Deletions of ranges, in order, as long as they are not made one range tombstone.
     range_deletes: Vec<RangeDelete>,
-    range_tombstone: Option<Box<NewRangeTombstone>>,
+    range_tombstone: Option<NewRangeTombstone>,
     /// Which puts are merges, in order: their value is an operand, until the values are known.
     merges: Vec<Merge>,
 }
@@ -88,6 +96,15 @@ impl WriteBatch {
         Self::default()
     }
 
+    fn rare(&mut self) -> &mut Rare {
+        self.rare.get_or_insert_default()
+    }
+
+    /// A list of what few batches have.
+    fn rare_list<T>(&self, list: impl FnOnce(&Rare) -> &Vec<T>) -> &[T] {
+        self.rare.as_deref().map_or(&[], |rare| list(rare))
+    }
+
     /// Adds a put. A key or value over its limit makes the whole batch fail when it is written.
     pub fn put(&mut self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         let (key, value) = (key.as_ref(), value.as_ref());
@@ -106,7 +123,8 @@ impl WriteBatch {
     pub(crate) fn push_in(&mut self, keyspace: &Arc<OpenKeyspace>, op: Op<'_>) {
         match keyspace.space().place(op.key) {
             Ok(place) => {
-                self.placed.push(self.len);
+                let number = self.len;
+                self.rare().placed.push(number);
                 self.push(Op { key: &place, ..op });
             }
             Err(error) => self.refuse(error),
@@ -116,32 +134,35 @@ impl WriteBatch {
 
     /// Adds a merge of `operand` into the value of a key of `keyspace`.
     pub(crate) fn push_merge_in(&mut self, keyspace: &Arc<OpenKeyspace>, key: &[u8], operand: &[u8]) {
-        self.merges.push(Merge { after: self.len, keyspace: keyspace.clone() });
+        let merge = Merge { after: self.len, keyspace: keyspace.clone() };
+        self.rare().merges.push(merge);
         self.push_in(keyspace, Op { kind: Kind::Put, key, value: operand });
     }
 
     /// Adds an operation on a key that is in its place, which is a merge if the operation was one.
     pub(crate) fn push_as(&mut self, op: Op<'_>, merge: Option<&Merge>) {
         if let Some(Merge { keyspace, .. }) = merge {
-            self.merges.push(Merge { after: self.len, keyspace: keyspace.clone() });
+            let merge = Merge { after: self.len, keyspace: keyspace.clone() };
+            self.rare().merges.push(merge);
         }
         self.push(op);
     }
 
     /// Whether it has merges.
     pub(crate) fn has_merges(&self) -> bool {
-        !self.merges.is_empty()
+        self.rare.as_deref().is_some_and(|rare| !rare.merges.is_empty())
     }
 
     /// The operations, in order, and which of them are merges.
     pub(crate) fn ops_and_merges(&self) -> impl Iterator<Item = (Op<'_>, Option<&Merge>)> {
-        let mut merges = self.merges.iter().peekable();
+        let mut merges = self.rare_list(|rare| &rare.merges).iter().peekable();
         (0..).zip(self.ops()).map(move |(number, op)| (op, merges.next_if(|merge| merge.after == number)))
     }
 
     fn note_keyspace(&mut self, keyspace: &Arc<OpenKeyspace>) {
-        if !self.keyspaces.iter().any(|other| Arc::ptr_eq(other, keyspace)) {
-            self.keyspaces.push(keyspace.clone());
+        let keyspaces = &mut self.rare().keyspaces;
+        if !keyspaces.iter().any(|other| Arc::ptr_eq(other, keyspace)) {
+            keyspaces.push(keyspace.clone());
         }
     }
 
@@ -164,33 +185,36 @@ impl WriteBatch {
             )));
         }
         let [from, to] = [from, to].map(|bound| bound.map(<[u8]>::to_vec));
-        self.range_deletes.push(RangeDelete { after: self.len, keyspace: keyspace.cloned(), from, to });
+        let deletion = RangeDelete { after: self.len, keyspace: keyspace.cloned(), from, to };
+        self.rare().range_deletes.push(deletion);
     }
 
     /// The deletions of ranges in it, in order.
     pub(crate) fn range_deletes(&self) -> &[RangeDelete] {
-        &self.range_deletes
+        self.rare_list(|rare| &rare.range_deletes)
     }
 
     /// The same without deletions of ranges.
     pub(crate) fn without_ranges(mut self) -> WriteBatch {
-        self.range_deletes.clear();
+        if let Some(rare) = &mut self.rare {
+            rare.range_deletes.clear();
+        }
         self
     }
 
     /// The range tombstone that is written with it.
     pub(crate) fn range_tombstone(&self) -> Option<&NewRangeTombstone> {
-        self.range_tombstone.as_deref()
+        self.rare.as_deref()?.range_tombstone.as_ref()
     }
 
     /// Writes a range tombstone with it.
     pub(crate) fn set_range_tombstone(&mut self, tombstone: NewRangeTombstone) {
-        self.range_tombstone = Some(Box::new(tombstone));
+        self.rare().range_tombstone = Some(tombstone);
     }
 
     /// The keyspaces with operations in it, but for the default one.
     pub(crate) fn keyspaces(&self) -> &[Arc<OpenKeyspace>] {
-        &self.keyspaces
+        self.rare_list(|rare| &rare.keyspaces)
     }
 
     /// Whether it has a key of the default keyspace that begins with byte 255.
@@ -200,8 +224,9 @@ impl WriteBatch {
 
     /// The operations on keys of the default keyspace.
     pub(crate) fn ops_of_default(&self) -> impl Iterator<Item = Op<'_>> {
-        let placed = |number: &usize| self.placed.binary_search(&(*number as u32)).is_ok();
-        self.ops().enumerate().filter(move |(number, _)| !placed(number)).map(|(_, op)| op)
+        let placed = self.rare_list(|rare| &rare.placed);
+        let is_placed = |number: usize| placed.binary_search(&(number as u32)).is_ok();
+        self.ops().enumerate().filter(move |&(number, _)| !is_placed(number)).map(|(_, op)| op)
     }
 
     /// The same operations with every key in its place, where `default` has those of the default keyspace.
@@ -209,16 +234,16 @@ impl WriteBatch {
         if !self.has_high || default == Space::Alone {
             return Ok(self);
         }
-        let mut batch = WriteBatch {
-            keyspaces: self.keyspaces.clone(),
-            range_deletes: self.range_deletes.clone(),
-            merges: self.merges.clone(),
-            ..WriteBatch::new()
-        };
+        let placed = self.rare_list(|rare| &rare.placed);
+        let mut batch = WriteBatch::new();
         for (number, op) in self.ops().enumerate() {
-            let is_placed = self.placed.binary_search(&(number as u32)).is_ok();
+            let is_placed = placed.binary_search(&(number as u32)).is_ok();
             let key = if is_placed { Cow::Borrowed(op.key) } else { default.place(op.key)? };
             batch.push(Op { key: &key, ..op });
+        }
+        if let Some(Rare { keyspaces, range_deletes, merges, .. }) = self.rare.map(|rare| *rare) {
+            let rare = batch.rare();
+            (rare.keyspaces, rare.range_deletes, rare.merges) = (keyspaces, range_deletes, merges);
         }
         Ok(batch)
     }
@@ -231,7 +256,7 @@ impl WriteBatch {
 
     /// Operations in the batch.
     pub fn len(&self) -> usize {
-        self.len as usize + self.range_deletes.len()
+        self.len as usize + self.range_deletes().len()
     }
 
     /// Bytes of the batch in memory and in the log: keys and values, and a few for each operation.
@@ -247,17 +272,17 @@ impl WriteBatch {
     /// Empties the batch and keeps its memory.
     pub fn clear(&mut self) {
         // Each is named, so that no further one is forgotten.
-        #[rustfmt::skip]
-        let WriteBatch {
-            encoded, len, error, has_high, keyspaces, placed, range_deletes, range_tombstone, merges,
-        } = self;
+        let WriteBatch { encoded, len, has_high, rare } = self;
         encoded.clear();
-        merges.clear();
-        range_deletes.clear();
-        *range_tombstone = None;
-        keyspaces.clear();
-        placed.clear();
-        (*len, *error, *has_high) = (0, None, false);
+        (*len, *has_high) = (0, false);
+        if let Some(rare) = rare {
+            let Rare { error, keyspaces, placed, range_deletes, range_tombstone, merges } = &mut **rare;
+            keyspaces.clear();
+            placed.clear();
+            range_deletes.clear();
+            merges.clear();
+            (*error, *range_tombstone) = (None, None);
+        }
     }
 
     /// Adds an operation on a key that is in its place.
@@ -283,12 +308,12 @@ impl WriteBatch {
 
     /// Has the whole batch fail when it is written.
     pub(crate) fn refuse(&mut self, error: Error) {
-        self.error.get_or_insert(error);
+        self.rare().error.get_or_insert(error);
     }
 
     /// The first refused argument, if there was one.
     pub(crate) fn validate(&self) -> Result<()> {
-        self.error.clone().map_or(Ok(()), Err)
+        self.rare.as_deref().and_then(|rare| rare.error.clone()).map_or(Ok(()), Err)
     }
 
     pub(crate) fn encoded(&self) -> &[u8] {

@@ -44,7 +44,7 @@ pub use env::{Env, PmSpace};
 pub use events::{Event, EventListener, Listeners};
 #[cfg(feature = "metrics")]
 pub use exporter::export_metrics;
-pub use keyspaces::MergeOperator;
+pub use keyspaces::{CompactionFilter, FilterDecision, FilterEntry, MergeOperator};
 pub use latency::{Latencies, Latency};
 pub use options::{
     BucketMemtableKind, BufferPlace, Compression, EngineKind, LabOptions, LabTrees, ListDesign, LogPlace,

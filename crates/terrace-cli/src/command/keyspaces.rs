@@ -91,7 +91,8 @@ impl Keyspaces {
     fn work(&self, db: &Db) -> CommandResult<Vec<String>> {
         if let Some(name) = &self.make {
             let merge = self.merge.map(MergeOperator::from);
-            db.keyspace_with(name, KeyspaceOptions { create_if_missing: true, expiry: self.ttl, merge })?;
+            let options = KeyspaceOptions { expiry: self.ttl, merge, ..KeyspaceOptions::default() };
+            db.keyspace_with(name, options)?;
             return Ok(Vec::new());
         }
         if let Some(name) = &self.drop {

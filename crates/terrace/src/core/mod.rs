@@ -13,6 +13,7 @@
 //! | `lent.rs` | values that are shown where they lie |
 //! | `range_tombstones.rs` | deleted ranges, and what they hide |
 //! | `deadlines.rs` | entries that expire, and whether they are due |
+//! | `filters.rs` | compaction filters, and the places of the entries that they let go |
 //! | `masked.rs` | an engine as readers see it: without what is hidden or due |
 //! | `memory.rs` | the budget of DRAM, and how much of it each part has borrowed |
 //! | `files.rs` | the files of tables: opened when they are read, removed when nobody may read them any more |
@@ -25,6 +26,7 @@ pub(crate) mod empty_ranges;
 pub(crate) mod engine;
 pub(crate) mod events;
 pub(crate) mod files;
+pub(crate) mod filters;
 pub(crate) mod health;
 pub(crate) mod lent;
 pub(crate) mod masked;
@@ -47,12 +49,14 @@ use self::deadlines::Deadlines;
 use self::empty_ranges::EmptyRanges;
 use self::events::Events;
 use self::files::Files;
+use self::filters::{Filters, Judge};
 use self::health::Health;
 use self::memory::Memory;
 use self::range_tombstones::RangeTombstones;
 use self::snapshots::Snapshots;
 use self::table_reads::TableReader;
 use crate::env::Env;
+use crate::keyspaces::Space;
 use crate::latency::{Timers, Timing};
 use crate::options::Options;
 use crate::stats::Counters;
@@ -69,6 +73,7 @@ pub(crate) struct Core {
     pub empty_ranges: EmptyRanges,
     pub range_tombstones: RangeTombstones,
     pub deadlines: Deadlines,
+    pub filters: Filters,
     pub health: Health,
     pub events: Arc<Events>,
     pub counters: Counters,
@@ -98,6 +103,7 @@ impl Core {
         let timers = Timers::new(options.latencies, env.clock.clone());
         let fs = Arc::new(MeteredFs::watched(Arc::new(sparing), timers.watch()));
         let clock = env.clock.clone();
+        let filters = Filters::new(options.compaction_filter.as_ref());
         Ok(Arc::new(Core {
             files: Files::new(fs.clone(), &dir, descriptors),
             fs,
@@ -109,6 +115,7 @@ impl Core {
             empty_ranges: EmptyRanges::default(),
             range_tombstones: RangeTombstones::default(),
             deadlines: Deadlines::new(clock),
+            filters,
             health: Health::new(events.clone()),
             events,
             counters: Counters::default(),
@@ -121,6 +128,12 @@ impl Core {
     /// Blocks in memory.
     pub fn cache(&self) -> &Arc<BlockCache> {
         self.memory.cache()
+    }
+
+    /// What decides about the entries of a compaction into `level`; `None` if there are no filters.
+    pub fn judge(&self, level: usize) -> Option<Judge<'_>> {
+        let default = if self.deadlines.has_begun(None) { Space::Default } else { Space::Alone };
+        self.filters.judge(default, level)
     }
 
     /// Decides again how tables are read, if that is due.

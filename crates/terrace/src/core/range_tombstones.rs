@@ -101,10 +101,11 @@ impl RangeTombstones {
         self.load().is_some_and(|list| over(&list, place).any(|tombstone| number < tombstone.number))
     }
 
-    /// The key at `place` is about to be put.
+    /// The keys at `places` are about to be put.
     #[inline]
-    pub fn note_put(&self, place: &[u8]) {
-        if let Some(list) = self.load() {
+    pub fn note_puts<'p>(&self, places: impl Iterator<Item = &'p [u8]>) {
+        let Some(list) = self.load() else { return };
+        for place in places {
             over(&list, place).for_each(|tombstone| tombstone.is_untouched.store(false, Ordering::Release));
         }
     }
@@ -228,7 +229,7 @@ mod tests {
         let tombstones = RangeTombstones::default();
         tombstones.add_new(&new(0, b"b", b"d"), 7);
         tombstones.add_new(&new(1, b"c", b"x"), 9);
-        tombstones.note_put(b"b");
+        tombstones.note_puts(std::iter::once(&b"b"[..]));
         let untouched: Vec<bool> = tombstones.load().unwrap().iter().map(|t| t.is_untouched()).collect();
         assert_eq!(untouched, [false, true]);
     }

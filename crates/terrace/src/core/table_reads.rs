@@ -123,7 +123,7 @@ impl TableReader {
     }
 
     /// What `read` makes of values that may lie in mappings. If a mapping fails meanwhile, they may be zeros, and it is
-    /// asked again.
+    /// asked again. It returns the values as well: the failure of a mapping that nobody has any more is not noticed.
     pub fn soundly<T>(&self, mut read: impl FnMut() -> T) -> T {
         loop {
             let failures = self.maps.failures();

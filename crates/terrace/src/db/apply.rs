@@ -12,7 +12,7 @@ use super::folding::Folded;
 use crate::batch::WriteBatch;
 use crate::core::condition::Check;
 use crate::core::request::{Group, Request};
-use crate::keyspaces::merge_operator;
+use crate::keyspaces::callbacks;
 
 /// Has all writes queue as long as it is kept.
 struct Shut<'s>(&'s AtomicBool);
@@ -33,7 +33,7 @@ impl Drop for Shut<'_> {
 impl Store {
     /// Does `work` as the leader, with no group beside it.
     pub(super) fn alone(&self, work: impl Fn(&Store) -> Result<()>) -> Result<()> {
-        merge_operator::check_none_runs()?;
+        callbacks::check_none_runs()?;
         let request = Request { batch: WriteBatch::new(), alone: true, sync: false };
         self.queue.commit(request, |_| work(self).map(|()| true).map_err(Refusal::from)).map(drop)
     }
@@ -72,8 +72,9 @@ impl Store {
     ) -> Result<Option<bool>> {
         let requests = folded.in_place_of(group);
         if self.engine.writes_by_groups() {
-            // Nobody else has written since.
-            return self.apply_folded(&requests, holds).map(Some);
+            // Nobody else has written since, but what was read may have come to be due.
+            let stands = !folded.can_be_due(&self.core.deadlines) || folded.is_as_read(&*self.engine)?;
+            return stands.then(|| self.apply_folded(&requests, holds)).transpose();
         }
         let is_overtaken = Cell::new(false);
         let unchanged = || {
@@ -122,7 +123,7 @@ impl Store {
     /// Has an engine apply a group of which readers see nothing before the store says so.
     fn apply_in_turn<'g>(&self, group: Group<'g>, puts: impl Iterator<Item = &'g [u8]>) -> Result<()> {
         let tombstones = &self.core.range_tombstones;
-        puts.for_each(|place| tombstones.note_put(place));
+        tombstones.note_puts(puts);
         let Some(new) = group.range_tombstone() else { return self.engine.apply(group) };
         tombstones.add_new(new, group.first_seq);
         self.engine.apply(group).inspect_err(|_| tombstones.take_back(new.id))

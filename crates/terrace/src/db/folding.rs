@@ -15,6 +15,7 @@ use terrace_table::Kind;
 use super::Store;
 use super::commit::Refusal;
 use crate::batch::{Merge, Op, WriteBatch};
+use crate::core::deadlines::Deadlines;
 use crate::core::engine::Engine;
 use crate::core::request::Request;
 use crate::keyspaces::{DEADLINE_BYTES, Prefix};
@@ -42,6 +43,11 @@ impl Folded<'_> {
         group.iter().zip(&self.requests).map(|(given, folded)| folded.as_ref().unwrap_or(given)).collect()
     }
 
+    /// Whether any of what was read can come to be due.
+    pub fn can_be_due(&self, deadlines: &Deadlines) -> bool {
+        self.read.keys().any(|place| deadlines.is_dated(place, None))
+    }
+
     /// Whether what was read is still there.
     pub fn is_as_read(&self, engine: &dyn Engine) -> Result<bool> {
         for (place, value) in &self.read {
@@ -60,7 +66,13 @@ impl Store {
     ///
     /// Of those whose operators fail, or whose values cannot be read.
     pub(super) fn fold<'g>(&self, group: &[&'g Request]) -> Result<Folded<'g>, Refusal> {
-        self.core.table_reader.soundly(|| Folding::of(self, group).fold(group))
+        let fold = || {
+            let mut folding = Folding::of(self, group);
+            let requests = folding.fold(group);
+            (folding, requests)
+        };
+        let (folding, requests) = self.core.table_reader.soundly(fold);
+        Ok(Folded { requests: requests?, read: folding.read })
     }
 }
 
@@ -81,7 +93,8 @@ impl<'s, 'g> Folding<'s, 'g> {
         Folding { store, merged, read, now: Values::new() }
     }
 
-    fn fold(mut self, group: &[&'g Request]) -> Result<Folded<'g>, Refusal> {
+    /// What stands for each request with merges.
+    fn fold(&mut self, group: &[&'g Request]) -> Result<Vec<Option<Request>>, Refusal> {
         let (mut requests, mut failed) = (Vec::with_capacity(group.len()), Vec::new());
         let mut bytes = 0;
         for (number, request) in group.iter().enumerate() {
@@ -99,7 +112,7 @@ impl<'s, 'g> Folding<'s, 'g> {
         if !failed.is_empty() {
             return Err(Refusal::OfSome(failed));
         }
-        Ok(Folded { requests, read: self.read })
+        Ok(requests)
     }
 
     /// What stands for `request` if it has merges.
@@ -191,14 +204,16 @@ fn read_together<'g>(store: &Store, places: &HashSet<&'g [u8]>) -> Values<'g> {
     let places: Vec<&[u8]> = places.iter().copied().collect();
     let held = store.engine.hold(&store.core.snapshots);
     let (mut read, mut bytes) = (Values::new(), 0);
-    for places in places.chunks(TOGETHER) {
+    let (mut rest, mut together) = (&places[..], 2);
+    while !rest.is_empty() && bytes <= MOST_BYTES {
+        let (places, others) = rest.split_at(together.min(rest.len()));
         let found = store.engine.get_many(places, held.seq());
         let Ok(found) = found.and_then(|found| store.engine.intact().map(|()| found)) else { break };
         bytes += found.iter().flatten().map(Bytes::len).sum::<usize>();
         read.extend(places.iter().copied().zip(found));
-        if bytes > MOST_BYTES {
-            break;
-        }
+        rest = others;
+        // Nobody knows how large the next ones are.
+        together = if bytes <= MOST_BYTES / TOGETHER { (2 * together).min(TOGETHER) } else { 1 };
     }
     drop(held);
     store.engine.released();

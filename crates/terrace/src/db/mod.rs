@@ -3,6 +3,7 @@
 mod apply;
 mod commit;
 mod explain;
+mod filtering;
 mod folding;
 mod iter;
 mod keyspace;
@@ -37,7 +38,7 @@ use crate::db::range_delete::RangeDeletes;
 use crate::db::traces::Traces;
 use crate::engine;
 use crate::env::Env;
-use crate::keyspaces::merge_operator;
+use crate::keyspaces::callbacks;
 use crate::options::Options;
 use crate::repair::{self, RepairOptions};
 use crate::scratch;
@@ -189,6 +190,7 @@ impl Db {
         }
         store.recall_marker();
         let db = Db { inner: Arc::new(Inner { store: Arc::new(store), outcome, lock }) };
+        keyspace::sweep::follow_filters(&db.inner.store);
         keyspace::sweep::resume(&db.inner.store);
         Ok(db)
     }
@@ -258,14 +260,15 @@ impl Db {
         self.inner.alone(|inner| inner.check_open().and_then(|()| inner.engine.sync()))
     }
 
-    /// Flushes, and merges all tables with keys in `range`: dead entries there are dropped.
+    /// Flushes, and merges all tables with keys in `range`: dead entries there are dropped, and what a compaction filter
+    /// lets go is deleted.
     pub fn compact_range(&self, range: impl KeyRange) -> Result<()> {
         self.flush()?;
         let (from, to) = range.bounds();
         let (first, second) = self.inner.catalog.default_space().places(from, to);
         // With what lies between: nobody asks for all but the other keyspaces.
         let places = (first.0, second.map_or(first.1, |second| second.1));
-        self.inner.engine.compact(places.0.as_ref().map(Vec::as_slice), places.1.as_ref().map(Vec::as_slice))
+        self.inner.compact(&places)
     }
 
     /// Figures of the database.
@@ -329,7 +332,7 @@ impl Db {
     /// error. A closed database is refused.
     pub fn check(&self) -> Result<CheckReport> {
         let _span = tracing::info_span!("check").entered();
-        merge_operator::check_none_runs()?;
+        callbacks::check_none_runs()?;
         let report = Cell::new(CheckReport::default());
         let _unchanged = self.inner.catalog.hold();
         self.inner.alone(|store| {
@@ -349,7 +352,7 @@ impl Db {
     /// [`Listeners`](crate::Listeners) have heard of everything.
     pub fn close(&self) -> Result<()> {
         let _span = tracing::info_span!("close").entered();
-        merge_operator::check_none_runs()?;
+        callbacks::check_none_runs()?;
         // Before the lead is taken, for which a sweep may wait.
         self.inner.sweeps.close();
         let outcome = self.inner.alone(|store| {

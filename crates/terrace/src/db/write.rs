@@ -11,7 +11,7 @@ use crate::batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, Op, WriteBatch};
 use crate::core::condition::{Check, Condition};
 use crate::core::request::Request;
 use crate::db::keyspace::sweep;
-use crate::keyspaces::{DEADLINE_BYTES, KeyspaceCounts, OpenKeyspace, Prefix, merge_operator};
+use crate::keyspaces::{DEADLINE_BYTES, KeyspaceCounts, OpenKeyspace, Prefix, callbacks};
 use crate::options::WriteOptions;
 
 impl Db {
@@ -224,7 +224,7 @@ impl Store {
             return Err(Error::ReadOnly);
         }
         // Its own group may be the one that is waited for.
-        merge_operator::check_none_runs()?;
+        callbacks::check_none_runs()?;
         let sync = sync || self.core.options.sync;
         let request = Request { batch, alone, sync };
         self.queue.commit(request, |group| self.apply(group, holds))

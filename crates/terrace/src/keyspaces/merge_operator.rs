@@ -1,33 +1,17 @@
 //! What merging an operand into a value means.
 
-use std::cell::Cell;
 use std::error::Error as StdError;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use terrace_base::{Error, Result};
+
+use super::callbacks;
 
 /// Longest name in bytes.
 pub(crate) const MOST_NAME_BYTES: usize = 255;
 
 /// Why an operator cannot merge.
 type Cause = Box<dyn StdError + Send + Sync>;
-
-thread_local! {
-    /// Whether this thread runs an operator.
-    static RUNS: Cell<bool> = const { Cell::new(false) };
-}
-
-/// # Errors
-///
-/// `InvalidArgument` if a merge operator calls this: it may run within the group of writes that its write would wait
-/// for.
-pub(crate) fn check_none_runs() -> Result<()> {
-    if RUNS.get() {
-        return Err(Error::invalid("a merge operator must not use the database"));
-    }
-    Ok(())
-}
 
 /// The name of an operator, and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -164,22 +148,11 @@ impl MergeOperator {
     ///
     /// `MergeFailed` if the operator says so or panics.
     pub(crate) fn merge(&self, key: &[u8], value: Option<&[u8]>, operand: &[u8]) -> Result<Vec<u8>> {
-        let ran_before = RUNS.replace(true);
-        // What an operator may have half changed when it panicked is its own: it gets nothing that it could change.
         // Its error may panic, too, as it is told or dropped.
         let merge = || (self.merge)(key, value, operand).map_err(|cause| cause.to_string());
-        let outcome = catch_unwind(AssertUnwindSafe(merge));
-        RUNS.set(ran_before);
-        let cause = match outcome {
-            Ok(Ok(merged)) => return Ok(merged),
-            Ok(Err(cause)) => cause,
-            Err(panic) => {
-                let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-                let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-                // Dropping the payload might panic, too.
-                std::mem::forget(panic);
-                format!("it panicked: {}", text.as_deref().unwrap_or("no message"))
-            }
+        let cause = match callbacks::run(merge).flatten() {
+            Ok(merged) => return Ok(merged),
+            Err(cause) => cause,
         };
         Err(Error::MergeFailed { operator: self.name().to_owned(), key: key.to_vec(), cause })
     }
@@ -304,10 +277,14 @@ mod tests {
 
     #[test]
     fn an_operator_is_known_while_it_runs() {
-        let operator =
-            MergeOperator::new("curious", |_, _, _| Ok(check_none_runs().unwrap_err().to_string().into()));
-        assert!(operator.merge(b"", None, b"").is_ok() && check_none_runs().is_ok());
-        assert!(cause(&MergeOperator::add(), None, b"").contains("here are 0") && check_none_runs().is_ok());
+        let operator = MergeOperator::new("curious", |_, _, _| {
+            Ok(callbacks::check_none_runs().unwrap_err().to_string().into())
+        });
+        assert!(operator.merge(b"", None, b"").is_ok() && callbacks::check_none_runs().is_ok());
+        assert!(
+            cause(&MergeOperator::add(), None, b"").contains("here are 0")
+                && callbacks::check_none_runs().is_ok()
+        );
     }
 
     impl MergeOperator {

@@ -4,12 +4,15 @@
 //! are whole because those of the engine are, and a database without them is as it was before there were any. What
 //! keyspaces there are is in records of one range, the catalogue, which the database keeps (`db/keyspace`).
 
+pub(crate) mod callbacks;
+mod compaction_filter;
 mod dated;
 pub(crate) mod merge_operator;
 mod open;
 mod space;
 mod spans;
 
+pub use compaction_filter::{CompactionFilter, FilterDecision, FilterEntry};
 pub(crate) use dated::{DATED, DEADLINE_BYTES, NEVER, all_dated, dated, deadline_of, is_dated, millis};
 pub use merge_operator::MergeOperator;
 pub(crate) use merge_operator::OperatorName;

@@ -8,7 +8,7 @@ use parking_lot::{RwLock, RwLockReadGuard};
 use terrace_base::{Error, Result};
 use terrace_table::Kind;
 
-use super::{DATED, MergeOperator, NEVER, OperatorName, Prefix, Space, dated, merge_operator};
+use super::{DATED, MergeOperator, NEVER, OperatorName, Prefix, Space, callbacks, dated};
 use crate::batch::Op;
 use crate::stats::Counter;
 
@@ -167,7 +167,7 @@ impl OpenKeyspace {
     /// `NoKeyspace` if it was dropped; `InvalidArgument` if a merge operator calls this, whose thread may keep it from
     /// being dropped already.
     pub fn write(&self) -> Result<Writing<'_>> {
-        merge_operator::check_none_runs()?;
+        callbacks::check_none_runs()?;
         let dropped = self.dropped.read();
         if *dropped {
             return Err(self.is_gone());

@@ -160,6 +160,11 @@ impl Space {
     }
 
     /// The key at `place`, which is one of this keyspace's.
+    pub fn key_in<'p>(&self, place: &'p [u8]) -> &'p [u8] {
+        &place[self.before(place)..]
+    }
+
+    /// The same, owned.
     pub fn key_at(&self, place: Bytes) -> Bytes {
         match self.before(&place) {
             0 => place,

@@ -169,7 +169,8 @@ impl<B: WriteBuffer> LeveledTree<B> {
                 asked.then(|| self.policy.choose_in(view, level, range)).flatten()
             })?;
         }
-        self.compact_while(|view| rewrite(view, range, &|number| number > start))
+        let whole = self.core.filters.are_there();
+        self.compact_while(|view| rewrite(view, range, whole, &|number| number > start))
     }
 
     fn compact_while(&self, choose: impl Fn(&LevelsView<'_>) -> Option<Pick>) -> Result<()> {

@@ -145,7 +145,7 @@ impl Merge {
             }
             None => Outputs::new(&tree.core, &tree.manifest, tree.writer_options(limits.run_bytes), below),
         };
-        let mut outputs = outputs.noting(wanted);
+        let mut outputs = outputs.noting(wanted).judged(self.pick.output);
         let look_up = || tree.jobs.look_up(self.patience);
         let is_input = |cursor: &MergeCursor| cursor.child().is_some_and(|child| child < inputs);
         outputs.add_survivors(&mut cursor, part.to.as_deref(), &mut survivors, is_input, look_up)?;

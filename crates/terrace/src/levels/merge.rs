@@ -18,12 +18,13 @@ pub(crate) struct Survivors<'a, F> {
     lacks_older: F,
     key: Vec<u8>,
     newer: Option<u64>,
+    is_newest: bool,
 }
 
 impl<'a, F: Fn(&[u8], u64) -> bool> Survivors<'a, F> {
     /// For a merge outside which no older version lies of the keys for which `lacks_older` says so.
     pub fn new(held: &'a [u64], lacks_older: F) -> Self {
-        Survivors { held, lacks_older, key: Vec::new(), newer: None }
+        Survivors { held, lacks_older, key: Vec::new(), newer: None, is_newest: false }
     }
 
     /// Whether the next version stays.
@@ -36,10 +37,16 @@ impl<'a, F: Fn(&[u8], u64) -> bool> Survivors<'a, F> {
         // Of two copies of one version, which only a repair can leave, the first stays: no snapshot lies
         // between them.
         let newer = self.newer.replace(seq);
+        self.is_newest = newer.is_none();
         if newer.is_some_and(|newer| !is_needed(self.held, seq, newer)) {
             return false;
         }
         kind == Kind::Put || !self.hides_nothing(seq)
+    }
+
+    /// Whether the version that was last asked about is the newest of its key in this merge.
+    pub fn is_newest(&self) -> bool {
+        self.is_newest
     }
 
     /// Whether the version that was last asked about hides no other one from anybody.

@@ -14,6 +14,7 @@ use super::lists::ListStore;
 use super::merge::Survivors;
 use super::run::Made;
 use crate::core::Core;
+use crate::core::filters::Judge;
 use crate::manifest::Manifest;
 use crate::tables::{MadeTable, TableWriter, WriterOptions};
 
@@ -65,6 +66,7 @@ pub(crate) struct Outputs<'a> {
     /// Keys before which a table ends, ascending, the next one last.
     cuts: Vec<Vec<u8>>,
     wanted: Option<Box<Wanted<'a>>>,
+    judge: Option<Judge<'a>>,
     /// Wanted keys in the table being written, each with the ordinal of its newest version there.
     hints: Vec<(Vec<u8>, u64)>,
     /// Entries of the table being written.
@@ -132,6 +134,7 @@ impl<'a> Outputs<'a> {
             below,
             cuts: Vec::new(),
             wanted: None,
+            judge: None,
             hints: Vec::new(),
             entries: 0,
             done: Vec::new(),
@@ -141,6 +144,11 @@ impl<'a> Outputs<'a> {
     /// The same; notes the places of the keys that are `wanted`.
     pub fn noting(self, wanted: Option<Box<Wanted<'a>>>) -> Self {
         Outputs { wanted, ..self }
+    }
+
+    /// The same; filters hear of the entries of a compaction into `level`.
+    pub fn judged(self, level: usize) -> Self {
+        Outputs { judge: self.core.judge(level), ..self }
     }
 
     /// Ends the table being written; later ones end before each of `cuts`, which ascend. Keys may start from
@@ -230,6 +238,12 @@ impl<'a> Outputs<'a> {
                 && survivors.hides_nothing(seq)
                 && self.core.deadlines.is_due(&cursor.value()?);
             if stays && !is_due {
+                if kind == Kind::Put
+                    && survivors.is_newest()
+                    && let Some(judge) = self.judge.as_mut().filter(|judge| judge.concerns(key))
+                {
+                    judge.see(key, &cursor.value()?);
+                }
                 self.add_at(cursor)?;
             }
             cursor.next()?;

@@ -130,6 +130,16 @@ impl EngineKind {
         self.facts().in_pool == InPool::Everything
     }
 
+    /// # Errors
+    ///
+    /// `Unsupported` if nothing is ever compacted.
+    pub(crate) fn check_compacts(self) -> Result<()> {
+        match self.keeps_all_in_memory() {
+            true => Err(Error::Unsupported { engine: self.name(), operation: "compaction filters" }),
+            false => Ok(()),
+        }
+    }
+
     /// Where it keeps new writes. An engine with memtables has an option `memtable_bytes`.
     pub fn buffer_place(self) -> BufferPlace {
         self.facts().buffer_place

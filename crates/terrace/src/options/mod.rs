@@ -31,6 +31,7 @@ use terrace_base::{Error, Result};
 pub use terrace_table::Compression;
 
 use crate::events::Listeners;
+use crate::keyspaces::CompactionFilter;
 
 pub use self::kind::{BufferPlace, EngineKind};
 pub use self::lab::{LabOptions, LabTrees};
@@ -96,6 +97,8 @@ pub struct Options {
     pub latencies: bool,
     /// Who hears of flushes, compactions, stalls and failures.
     pub listeners: Listeners,
+    /// What compactions let go of the default keyspace's entries. `None`: nothing.
+    pub compaction_filter: Option<CompactionFilter>,
     /// The `slm` engine's own options.
     pub slm: SlmOptions,
     /// The `lsm` engine's own options.
@@ -132,6 +135,7 @@ impl Default for Options {
             pool_extent_bytes: 64 << 10,
             latencies: true,
             listeners: Listeners::default(),
+            compaction_filter: None,
             slm: SlmOptions::default(),
             lsm: LsmOptions::default(),
             turbo: TurboOptions::default(),
@@ -221,6 +225,9 @@ impl Options {
             return Err(Error::invalid("pool_extent_bytes must be a power of two"));
         }
         self.check_pool_size()?;
+        if self.compaction_filter.is_some() {
+            self.engine.check_compacts()?;
+        }
         match options.of_engines().into_iter().find_map(|engine| engine.contradiction()) {
             Some(message) => Err(Error::invalid(message)),
             None => Ok(()),

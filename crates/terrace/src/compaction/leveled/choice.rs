@@ -216,12 +216,20 @@ pub fn pick_range(
 }
 
 /// The first table of the last level with keys of `range` that holds garbage and is not done yet: merging it
-/// with itself drops what no snapshot needs any more.
-pub fn rewrite(view: &LevelsView<'_>, range: Range<'_>, is_done: &dyn Fn(u64) -> bool) -> Option<Pick> {
+/// with itself drops what no snapshot needs any more. With `whole`, the first one that is not done, whatever it holds.
+pub fn rewrite(
+    view: &LevelsView<'_>,
+    range: Range<'_>,
+    whole: bool,
+    is_done: &dyn Fn(u64) -> bool,
+) -> Option<Pick> {
     let last = view.levels.len().checked_sub(1)?;
     let end = range.1;
     let inside =
         |t: &&TableFigures<'_>| end.map_or(t.largest >= range.0, |end| overlaps(t.range(), (range.0, end)));
-    let table = view.levels[last].iter().filter(inside).find(|t| t.holds_garbage() && !is_done(t.number))?;
+    let table = view.levels[last]
+        .iter()
+        .filter(inside)
+        .find(|t| (whole || t.holds_garbage()) && !is_done(t.number))?;
     Some(rewrite_table(last, table))
 }

@@ -334,7 +334,7 @@ impl Model {
             }
         }
         let start = self.number;
-        while let Some(pick) = rewrite(&self.view(), (&[], None), &|number| number > start) {
+        while let Some(pick) = rewrite(&self.view(), (&[], None), false, &|number| number > start) {
             self.execute(&pick);
             self.check();
         }

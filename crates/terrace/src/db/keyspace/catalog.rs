@@ -26,7 +26,7 @@ use crate::batch::{Op, WriteBatch};
 use crate::core::Core;
 use crate::core::engine::Engine;
 use crate::db::{Db, range_delete};
-use crate::keyspaces::merge_operator;
+use crate::keyspaces::callbacks;
 use crate::keyspaces::{DATED, ESCAPE, MergeOperator, NEVER, OpenKeyspace, Prefix, Space, Writing, is_high};
 use crate::options::WriteOptions;
 
@@ -277,10 +277,13 @@ pub(in crate::db) fn is_of(record: Option<&[u8]>, number: u32) -> bool {
 impl Db {
     /// Opens keyspace `name`, or makes it.
     pub(super) fn open_keyspace(&self, name: &str, options: &KeyspaceOptions) -> Result<Arc<OpenKeyspace>> {
-        merge_operator::check_none_runs()?;
+        callbacks::check_none_runs()?;
         check_name(name)?;
         options.merge.as_ref().map_or(Ok(()), MergeOperator::check_name)?;
         let store = &*self.inner;
+        if options.compaction_filter.is_some() {
+            store.core.options.engine.check_compacts()?;
+        }
         store.catalog.check_readable()?;
         let mut open = store.catalog.changing.lock();
         if let Some(keyspace) = open.get(name).and_then(Weak::upgrade) {

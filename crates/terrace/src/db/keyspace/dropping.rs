@@ -8,14 +8,14 @@ use terrace_table::Kind;
 use super::catalog::place_of;
 use crate::batch::{Op, WriteBatch};
 use crate::db::{Db, Store};
-use crate::keyspaces::{NEVER, OpenKeyspace, merge_operator};
+use crate::keyspaces::{NEVER, OpenKeyspace, callbacks};
 use crate::options::WriteOptions;
 
 impl Db {
     /// Drops keyspace `name`: its keys are nobody's from then on.
     pub(super) fn drop_named(&self, name: &str) -> Result<()> {
         let store = &*self.inner;
-        merge_operator::check_none_runs()?;
+        callbacks::check_none_runs()?;
         let mut open = store.catalog.hold();
         if store.read_only {
             return Err(Error::ReadOnly);
@@ -35,6 +35,7 @@ impl Db {
         })?;
         open.remove(name);
         store.catalog.operators.lock().remove(&number);
+        store.core.filters.forget(number);
         Ok(())
     }
 }

@@ -45,7 +45,7 @@ use crate::batch::{Op, WriteBatch};
 use crate::core::condition::Condition;
 use crate::db::swap::Skips;
 use crate::db::{CasMismatch, Db, DbIter, Entries, KeyRange, Snapshot};
-use crate::keyspaces::{MAX_NUMBERED_KEY_BYTES, OpenKeyspace, Space, merge_operator};
+use crate::keyspaces::{MAX_NUMBERED_KEY_BYTES, OpenKeyspace, Space, callbacks};
 use crate::options::WriteOptions;
 
 /// What was done to a keyspace through its handles since it was opened.
@@ -117,7 +117,7 @@ impl Db {
     /// The names of all keyspaces, in order. The database itself, whose keys are those of the default one, is not
     /// among them.
     pub fn keyspaces(&self) -> Result<Vec<String>> {
-        merge_operator::check_none_runs()?;
+        callbacks::check_none_runs()?;
         let _unchanged = self.inner.catalog.hold();
         Ok(self.inner.names()?.into_keys().collect())
     }
@@ -323,8 +323,8 @@ impl Keyspace {
         self.open.check_exists()?;
         self.db.flush()?;
         let (from, to) = range.bounds();
-        let ((from, to), _) = self.space().places(from, to);
-        self.db.inner.engine.compact(from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice))
+        let (places, _) = self.space().places(from, to);
+        self.db.inner.compact(&places)
     }
 
     /// What was read, unless the keyspace was dropped meanwhile: its keys may be gone.

@@ -5,7 +5,7 @@ use terrace_base::{Error, Result};
 use super::Expiry;
 use super::records::Named;
 use crate::db::Db;
-use crate::keyspaces::{MergeOperator, OpenKeyspace};
+use crate::keyspaces::{CompactionFilter, MergeOperator, OpenKeyspace};
 
 /// Options of opening a keyspace.
 ///
@@ -31,11 +31,13 @@ pub struct KeyspaceOptions {
     /// since the database was opened. A keyspace that has an operator keeps it; another function of the same name is
     /// taken no notice of.
     pub merge: Option<MergeOperator>,
+    /// What compactions let go of its entries. `None`: what they did before, since the database was opened.
+    pub compaction_filter: Option<CompactionFilter>,
 }
 
 impl Default for KeyspaceOptions {
     fn default() -> Self {
-        KeyspaceOptions { create_if_missing: true, expiry: None, merge: None }
+        KeyspaceOptions { create_if_missing: true, expiry: None, merge: None, compaction_filter: None }
     }
 }
 
@@ -68,6 +70,9 @@ impl Db {
                 let given = &mut self.inner.catalog.operators.lock();
                 given.entry(keyspace.number).or_insert_with(|| operator.clone());
             }
+        }
+        if let Some(filter) = &options.compaction_filter {
+            self.inner.core.filters.set(Some(keyspace.number), filter.clone());
         }
         Ok(())
     }

@@ -309,7 +309,7 @@ impl Store {
     }
 
     /// Has `look` walk over the keys of `engine` as of now, from `place` on if it has an order of keys.
-    pub(super) fn walk_from<T>(
+    pub(in crate::db) fn walk_from<T>(
         &self,
         engine: &Arc<dyn Engine>,
         place: &[u8],

@@ -4,12 +4,12 @@ use terrace_base::{Error, Result};
 
 use super::records::{NEXT, Named, VERSION, version_with};
 use crate::db::Db;
-use crate::keyspaces::{DATED, NEVER, Space, merge_operator};
+use crate::keyspaces::{DATED, NEVER, Space, callbacks};
 
 impl Db {
     /// Names every keyspace that has keys and no name: see [`Db::recover_keyspaces`].
     pub(super) fn name_unknown(&self) -> Result<Vec<String>> {
-        merge_operator::check_none_runs()?;
+        callbacks::check_none_runs()?;
         let store = &*self.inner;
         let _open = store.catalog.hold();
         if store.read_only {

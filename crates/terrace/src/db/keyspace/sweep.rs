@@ -1,5 +1,5 @@
-//! Removing the keys of dropped keyspaces, what range tombstones hide and what is due, in steps, beside everything
-//! else.
+//! Removing the keys of dropped keyspaces, what range tombstones hide, what is due and what compaction filters let go, in
+//! steps, beside everything else.
 //!
 //! 1. A step belongs to an open database: closing waits for the one that runs, and no other begins.
 //! 2. A number stays noted until all keys of its keyspace are gone. So an opening goes on where a process was killed.
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
+use terrace_base::exec::Executor;
 use terrace_base::{Error, ErrorKind, Result};
 
 use crate::batch::WriteBatch;
@@ -17,7 +18,7 @@ use crate::db::Store;
 use crate::db::keyspace::due::DueSearch;
 use crate::db::range_delete::RangeSweep;
 use crate::db::removal::{KEYS, KEYS_WITHOUT_ORDER};
-use crate::keyspaces::{Prefix, merge_operator};
+use crate::keyspaces::{Prefix, callbacks};
 
 /// Steps of a database.
 #[derive(Debug, Default)]
@@ -64,10 +65,25 @@ pub(in crate::db) fn start(store: &Arc<Store>) {
             tracing::warn!(%error, "what dropped keyspaces and deleted ranges have left, and what is due, stays until there are more, or until the next opening");
         }
     } else {
-        store.sweeps.again.store(true, Ordering::SeqCst);
-        if !store.sweeps.running.swap(true, Ordering::SeqCst) {
-            spawn(store);
-        }
+        start_beside(&store.sweeps, &*store.core.env.executor, Arc::downgrade(store));
+    }
+}
+
+fn start_beside(sweeps: &Arc<Sweeps>, executor: &dyn Executor, store: Weak<Store>) {
+    sweeps.again.store(true, Ordering::SeqCst);
+    if !sweeps.running.swap(true, Ordering::SeqCst) {
+        spawn(sweeps, executor, store);
+    }
+}
+
+/// Has steps begin when filters let go of something, where threads do background work. Elsewhere whoever compacts deletes
+/// it.
+pub(in crate::db) fn follow_filters(store: &Arc<Store>) {
+    let executor = store.core.env.executor.clone();
+    if executor.runs_beside() {
+        let (sweeps, weak) = (store.sweeps.clone(), Arc::downgrade(store));
+        // A compaction calls this, and must not be the last to hold the database.
+        store.core.filters.on_noted(move || start_beside(&sweeps, &*executor, weak.clone()));
     }
 }
 
@@ -75,34 +91,36 @@ pub(in crate::db) fn start(store: &Arc<Store>) {
 /// keyspace from being dropped.
 pub(in crate::db) fn after_write<T>(store: &Arc<Store>, outcome: Result<T>) -> Result<T> {
     let is_refused = outcome.as_ref().is_err_and(Error::is_out_of_space);
-    if store.core.deadlines.want_search_after(is_refused) {
+    // What users have the database call makes no steps: it may run within one, or be waited for by one.
+    if callbacks::check_none_runs().is_ok() && store.core.deadlines.want_search_after(is_refused) {
         start(store);
     }
     outcome
 }
 
-fn spawn(store: &Arc<Store>) {
-    let (sweeps, weak) = (store.sweeps.clone(), Arc::downgrade(store));
-    store.core.env.executor.spawn(Box::new(move || run(&sweeps, weak)));
+fn spawn(sweeps: &Arc<Sweeps>, executor: &dyn Executor, store: Weak<Store>) {
+    let sweeps = sweeps.clone();
+    executor.spawn(Box::new(move || run(&sweeps, store)));
 }
 
-fn run(sweeps: &Sweeps, store: Weak<Store>) {
+fn run(sweeps: &Arc<Sweeps>, weak: Weak<Store>) {
     let mut state = sweeps.state.lock();
     if state.closed {
         return;
     }
     // Given back before the lock is: a closer goes on to what it frees.
-    let Some(store) = store.upgrade() else { return };
+    let Some(store) = weak.upgrade() else { return };
+    let again = || spawn(sweeps, &*store.core.env.executor, weak);
     sweeps.again.store(false, Ordering::SeqCst);
     match store.sweep(&mut state) {
-        Ok(true) => return spawn(&store),
+        Ok(true) => return again(),
         Ok(false) => {}
         Err(error) if error.kind() == ErrorKind::Closed => {}
         Err(error) => {
             tracing::warn!(%error, "what dropped keyspaces and deleted ranges have left, and what is due, stays until there are more, or until the next opening");
             sweeps.running.store(false, Ordering::SeqCst);
             if sweeps.again.load(Ordering::SeqCst) && !sweeps.running.swap(true, Ordering::SeqCst) {
-                spawn(&store);
+                again();
             }
             return;
         }
@@ -110,13 +128,14 @@ fn run(sweeps: &Sweeps, store: Weak<Store>) {
     sweeps.running.store(false, Ordering::SeqCst);
     // One that was dropped since has met jobs that were about to end.
     if store.has_to_sweep().is_ok_and(|has| has) && !sweeps.running.swap(true, Ordering::SeqCst) {
-        spawn(&store);
+        again();
     }
 }
 
 impl Store {
     fn has_to_sweep(&self) -> Result<bool> {
         Ok(self.core.deadlines.is_search_wanted()
+            || self.core.filters.has_noted()
             || !self.written_tombstones().is_empty()
             || !self.dropped()?.is_empty())
     }
@@ -129,7 +148,7 @@ impl Store {
 
     /// The same, and looks for everything that is due, however little was put since the last search.
     pub(super) fn sweep_everything(&self) -> Result<()> {
-        merge_operator::check_none_runs()?;
+        callbacks::check_none_runs()?;
         self.sweeps.state.lock().due.begin(&self.core);
         while self.sweep_once()? {
             // Others may want one search after another.
@@ -158,10 +177,24 @@ impl Store {
         self.sweep_range(&mut state.ranges)
     }
 
+    /// Deletes on this thread what filters let go.
+    pub(in crate::db) fn sweep_all_filtered(&self) -> Result<()> {
+        loop {
+            let state = self.sweeps.state.lock();
+            if state.closed {
+                return Err(Error::Closed);
+            }
+            if !self.sweep_filtered()? {
+                return Ok(());
+            }
+        }
+    }
+
     /// Removes some keys; returns whether there may be more to do. What keeps one kind from being swept keeps no other.
     fn sweep(&self, state: &mut State) -> Result<bool> {
         let dropped = self.sweep_dropped(state);
-        if dropped.as_ref().is_ok_and(|more| *more) || self.sweep_due(&mut state.due)? {
+        let has_dropped = dropped.as_ref().is_ok_and(|more| *more);
+        if has_dropped || self.sweep_due(&mut state.due)? || self.sweep_filtered()? {
             return Ok(true);
         }
         let ranges = self.sweep_range(&mut state.ranges);

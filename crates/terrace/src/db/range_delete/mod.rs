@@ -31,7 +31,7 @@ use crate::core::report::CheckReport;
 use crate::db::keyspace::sweep as sweeps;
 use crate::db::write::counts_of_all;
 use crate::db::{Db, KeyRange, Keyspace, Store};
-use crate::keyspaces::{Space, Span, Spans, merge_operator};
+use crate::keyspaces::{Space, Span, Spans, callbacks};
 use crate::options::WriteOptions;
 
 /// Tombstones of which something may be left, at most: each read of a key looks at all of them. Who wants to write
@@ -89,7 +89,7 @@ impl Db {
 
     /// Writes a batch that deletes ranges.
     pub(in crate::db) fn write_ranges(&self, batch: WriteBatch, options: WriteOptions) -> Result<()> {
-        merge_operator::check_none_runs()?;
+        callbacks::check_none_runs()?;
         batch.validate()?;
         let store = &*self.inner;
         store.check_open()?;

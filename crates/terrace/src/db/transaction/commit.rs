@@ -62,6 +62,8 @@ impl Transaction {
         let _stays = db.still_in_place(snapshot.space(), &writes)?;
         let (batch, space) = (writes.batch(), snapshot.space());
         if isolation == Isolation::Snapshot {
+            // Merges have noted what they stand on.
+            reads.keep_written(writes.newest());
             writes.newest().keys().for_each(|key| reads.note(key, Seen::OfSnapshot));
         }
         drop(writes);

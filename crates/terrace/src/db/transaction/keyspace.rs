@@ -1,5 +1,6 @@
 //! What a transaction reads and writes of another keyspace than the default one.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,9 +94,17 @@ impl<'tx> TransactionKeyspace<'tx> {
     /// Merges `operand` into the value of `key`, which is read for that: see [`Keyspace::merge`].
     pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
         let (key, operator) = (key.as_ref(), self.keyspace.operator()?);
-        let merge = || operator.merge(key, self.get(key)?.as_deref(), operand.as_ref());
-        let value = self.transaction.snapshot.hold().soundly(merge)?;
-        self.put_for(key, &value, None)
+        let place = self.space().place(key)?;
+        loop {
+            let written = self.transaction.written_at(&place);
+            let value =
+                operator.merge(key, self.transaction.noted_at(&place)?.as_deref(), operand.as_ref())?;
+            let stored = self.stored(&value, None)?;
+            // Another thread may have written to the key meanwhile.
+            if self.transaction.write_over(written.as_ref(), &place, &stored)? {
+                return Ok(());
+            }
+        }
     }
 
     /// Removes `key`, whether it exists or not.
@@ -120,8 +129,10 @@ impl<'tx> TransactionKeyspace<'tx> {
     }
 
     fn put_for(&self, key: &[u8], value: &[u8], ttl: Option<u64>) -> Result<()> {
-        let deadlines = self.transaction.snapshot.hold().deadlines();
-        let stored = deadlines.stored(&self.keyspace, value, ttl)?;
-        self.transaction.write(&self.space().place(key)?, Some(&stored))
+        self.transaction.write(&self.space().place(key)?, Some(&self.stored(value, ttl)?))
+    }
+
+    fn stored<'v>(&self, value: &'v [u8], ttl: Option<u64>) -> Result<Cow<'v, [u8]>> {
+        self.transaction.snapshot.hold().deadlines().stored(&self.keyspace, value, ttl)
     }
 }

@@ -271,9 +271,33 @@ impl Transaction {
         if let Some(known) = self.state.lock().known(self.snapshot.hold(), place) {
             return Ok(known);
         }
-        let value = self.snapshot.hold().get(place)?;
-        self.note_value(place, &value);
-        Ok(value)
+        if self.options.isolation == Isolation::Serializable {
+            return self.noted_at(place);
+        }
+        self.snapshot.hold().get(place)
+    }
+
+    /// The same; it is compared at the commit in every isolation, as far as the key is written to.
+    fn noted_at(&self, place: &[u8]) -> Result<Option<Bytes>> {
+        if let Some(known) = self.state.lock().known(self.snapshot.hold(), place) {
+            return Ok(known);
+        }
+        let hold = self.snapshot.hold();
+        // It is copied: it may share the mapping of a table, whose pages are not to be relied upon for long, and would
+        // keep it.
+        let read = || {
+            let value = hold.get(place)?;
+            let copy = value.as_deref().map(Bytes::copy_from_slice);
+            Ok((value, copy))
+        };
+        let (_, copy) = hold.soundly(read)?;
+        self.state.lock().reads.note(place, Seen::Value(copy.clone()));
+        Ok(copy)
+    }
+
+    /// What the transaction has written at `place`, if anything.
+    fn written_at(&self, place: &[u8]) -> Option<Written> {
+        self.state.lock().writes.newest().get(place).cloned()
     }
 
     fn contains_at(&self, place: &[u8]) -> Result<bool> {
@@ -337,17 +361,30 @@ impl Transaction {
 
     /// Writes the key at `place`, or removes it.
     fn write(&self, place: &[u8], value: Option<&[u8]>) -> Result<()> {
+        self.check_write(value)?;
+        self.state.lock().writes.write(place, value.map(Bytes::copy_from_slice));
+        Ok(())
+    }
+
+    /// The same with `value`, if the transaction's write there is still `before`; returns whether it is.
+    fn write_over(&self, before: Option<&Written>, place: &[u8], value: &[u8]) -> Result<bool> {
+        self.check_write(Some(value))?;
+        let mut state = self.state.lock();
+        let is_same = state.writes.newest().get(place) == before;
+        if is_same {
+            state.writes.write(place, Some(Bytes::copy_from_slice(value)));
+        }
+        Ok(is_same)
+    }
+
+    fn check_write(&self, value: Option<&[u8]>) -> Result<()> {
         let bytes = value.map_or(0, <[u8]>::len);
         if bytes > MAX_VALUE_BYTES {
             return Err(Error::invalid(format!(
                 "a value of {bytes} bytes is over the limit of {MAX_VALUE_BYTES}"
             )));
         }
-        if self.read_only {
-            return Err(Error::ReadOnly);
-        }
-        self.state.lock().writes.write(place, value.map(Bytes::copy_from_slice));
-        Ok(())
+        if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
     }
 
     /// Notes the value that was read of `key`. It is copied: it may share the mapping of a table, whose pages are not

@@ -25,6 +25,7 @@ use terrace_base::{Error, Result};
 use crate::core::empty_ranges::{EmptyRanges, Skip};
 use crate::core::engine::{Direction, Engine, EngineIter};
 use crate::db::read::Hold;
+use crate::db::transaction::writes::Overlay;
 
 /// What was seen of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,13 +101,18 @@ impl Reads {
         }
     }
 
-    /// Notes what was seen of a key. A value says more than that there is one.
+    /// Notes what was seen of a key. A value says more than that there is one, or that it is the snapshot's.
     pub fn note(&mut self, key: &[u8], seen: Seen) {
         match self.keys.entry(Bytes::copy_from_slice(key)) {
             Entry::Vacant(entry) => drop(entry.insert(seen)),
-            Entry::Occupied(mut entry) if seen != Seen::Exists => drop(entry.insert(seen)),
+            Entry::Occupied(mut entry) if matches!(seen, Seen::Value(_)) => drop(entry.insert(seen)),
             Entry::Occupied(_) => {}
         }
+    }
+
+    /// Forgets what was seen of keys, but for those that were `written`.
+    pub fn keep_written(&mut self, written: &Overlay) {
+        self.keys.retain(|key, _| written.contains_key(key));
     }
 
     /// Begins to note what is read of a range; returns its number.
@@ -268,7 +274,10 @@ mod tests {
         reads.note(b"k", Seen::Exists);
         assert_eq!(reads.of(b"k"), Some(&Seen::Value(Some(key("v")))));
         assert!(!reads.needs_snapshot());
+        reads.note(b"k", Seen::OfSnapshot);
         reads.note(b"l", Seen::OfSnapshot);
         assert!(reads.needs_snapshot());
+        reads.keep_written(&Overlay::from([(key("k"), None)]));
+        assert_eq!((reads.of(b"k"), reads.of(b"l")), (Some(&Seen::Value(Some(key("v")))), None));
     }
 }

@@ -137,7 +137,7 @@ impl<E: PmEngine> PmStore<E> {
             return Ok(Some(false));
         }
         let puts = written.ops.values().filter(|op| op.kind == Kind::Put);
-        puts.for_each(|op| self.core.range_tombstones.note_put(op.key));
+        self.core.range_tombstones.note_puts(puts.map(|op| op.key));
         let number = self.next_number();
         let outcome = match self.try_group(written, number) {
             Err(e) if self.wants_room(&e) => {

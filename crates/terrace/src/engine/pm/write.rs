@@ -141,7 +141,7 @@ impl<E: PmEngine> PmStore<E> {
             return Ok(None);
         }
         if op.kind == Kind::Put {
-            self.core.range_tombstones.note_put(op.key);
+            self.core.range_tombstones.note_puts(std::iter::once(op.key));
         }
         let outcome = match self.try_single(op, condition, placed) {
             Err(e) if e.is_out_of_space() => {

@@ -20,6 +20,7 @@ use crate::background::Compacting;
 use crate::compaction::selective::{
     Choice, PinnedEntries, SelectiveOptions, Tombstones, View, choose, overdue_garbage,
 };
+use crate::core::filters::Judge;
 use crate::located::{CHUNK_KEYS, JobRun, Location, Origin, Relocation};
 use crate::manifest::{Edit, JobKind};
 use crate::tables::merge_ahead;
@@ -211,9 +212,10 @@ fn merge_tables(slm: &Slm, job: u64, inputs: &[u64], tombstones: &Tombstones, si
     let child = |&number: &u64, ahead| slm.tables.cursor(number, ahead);
     let (mut cursor, _loan) = merge_ahead(&slm.core, READAHEAD_BYTES, inputs, child)?;
     let mut group = KeyGroup::default();
+    let mut judge = slm.core.judge(0);
     while cursor.valid() {
         if cursor.key() != group.key || group.versions.is_empty() {
-            group.write(slm, tombstones, &mut outputs, sink)?;
+            group.write(slm, tombstones, &mut outputs, judge.as_mut(), sink)?;
             group.begin(cursor.key());
             slm.jobs.give_way(Lane::Compaction);
         }
@@ -221,7 +223,7 @@ fn merge_tables(slm: &Slm, job: u64, inputs: &[u64], tombstones: &Tombstones, si
         group.versions.push(Entry { seq: cursor.seq(), kind: cursor.kind(), table, value: cursor.value()? });
         cursor.next()?;
     }
-    group.write(slm, tombstones, &mut outputs, sink)?;
+    group.write(slm, tombstones, &mut outputs, judge.as_mut(), sink)?;
     outputs.finish(sink)?;
     note_pins(slm, &outputs);
     Ok(())
@@ -263,6 +265,7 @@ impl KeyGroup {
         slm: &Slm,
         tombstones: &Tombstones,
         outputs: &mut Outputs<'_>,
+        judge: Option<&mut Judge<'_>>,
         sink: Sink<'_>,
     ) -> Result<()> {
         let mut keep = vec![false; self.versions.len()];
@@ -278,6 +281,12 @@ impl KeyGroup {
                 pinned += 1;
             }
             older_stays |= keep[i];
+        }
+        if let (Some(judge), Some(newest)) = (judge, self.versions.first())
+            && keep[0]
+            && newest.kind == Kind::Put
+        {
+            judge.see(&self.key, &newest.value);
         }
         for (i, entry) in self.versions.iter().enumerate().filter(|(i, _)| keep[*i]) {
             let origin = Some(self.origin(i));

@@ -234,6 +234,7 @@ fn merge_into<E: PmEngine<Home = Ssd>>(
 ) -> Result<()> {
     let child = |&number: &u64, ahead| store.home.tables.cursor(number, ahead);
     let (mut cursor, _loan) = merge_ahead(&store.core, READAHEAD_BYTES, inputs, child)?;
+    let mut judge = store.core.judge(0);
     while cursor.valid() {
         if store.jobs.is_closing() {
             return Ok(());
@@ -243,6 +244,9 @@ fn merge_into<E: PmEngine<Home = Ssd>>(
             let is_live = store.index.get(cursor.key())? == Some(OnSsd::Run(position).bits());
             if is_live {
                 let value = cursor.value()?;
+                if let Some(judge) = &mut judge {
+                    judge.see(cursor.key(), &value);
+                }
                 mover.add(cursor.key(), cursor.seq(), &value, From::Run(position))?;
             }
         }

@@ -41,7 +41,8 @@ impl Wip {
             Ok(Box::new(LevelCursor::new(row, false, ahead)))
         };
         let (mut cursor, _loan) = merge_ahead(&self.core, READAHEAD_BYTES, rows, child)?;
-        let mut outputs = Outputs::new(&self.core, &self.manifest, self.writer_options(), Below::default());
+        let outputs = Outputs::new(&self.core, &self.manifest, self.writer_options(), Below::default());
+        let mut outputs = outputs.judged(0);
         outputs.begin_part(cuts)?;
         outputs.add_survivors(&mut cursor, None, &mut survivors, |_| true, || self.jobs.look_up(patience))?;
         outputs.finish()

@@ -54,7 +54,9 @@ impl Wip {
     pub(super) fn merge_whole(&self, bucket: &Arc<Bucket>, patience: Patience) -> Result<Ended> {
         let most = self.core.options.wip.split_into;
         let splitters = splitters(&sample(bucket)?, most, &bucket.lower);
-        let Some((whole, kept)) = self.claim_whole(bucket, splitters) else { return Ok(Ended::NotBegun) };
+        let Some((whole, kept)) = self.claim_whole(bucket, splitters, patience) else {
+            return Ok(Ended::NotBegun);
+        };
         let running = self.core.begin_compaction();
         let cuts = bucket.cuts.lock().clone();
         let (stay, inputs): (Vec<Placed>, Vec<Placed>) =
@@ -71,7 +73,12 @@ impl Wip {
 
     /// Claims all tables of `bucket`, in which no job may run; from now on tables written for it end where it
     /// may be split.
-    fn claim_whole(&self, bucket: &Arc<Bucket>, splitters: Vec<Vec<u8>>) -> Option<(Whole<'_>, Vec<u64>)> {
+    fn claim_whole(
+        &self,
+        bucket: &Arc<Bucket>,
+        splitters: Vec<Vec<u8>>,
+        patience: Patience,
+    ) -> Option<(Whole<'_>, Vec<u64>)> {
         // A running flush would not know where to end its tables.
         let _no_flush = self.flushes.claim();
         let mut plan = self.planning.lock();
@@ -91,7 +98,9 @@ impl Wip {
         let nothing = Default::default();
         let tables: Vec<BucketTable<'_>> =
             claim.tables.iter().map(|table| table.figures(&keeping, &nothing)).collect();
-        let kept = kept(&tables, self.bytes_kept());
+        // Who asks for a compaction wants filters to meet everything.
+        let meets_all = patience == Patience::ToTheEnd && self.core.filters.are_there();
+        let kept = if meets_all { Vec::new() } else { kept(&tables, self.bytes_kept()) };
         let is_kept = |table: &&BucketTable<'_>| kept.contains(&table.number);
         let ranges: Vec<(&[u8], &[u8])> =
             tables.iter().filter(is_kept).map(|table| (table.smallest, table.largest)).collect();

@@ -4,7 +4,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use terrace::{Db, ErrorKind, Expiry, Keyspace, KeyspaceOptions, MergeOperator, WriteBatch, WriteOptions};
+use terrace::{
+    Db, ErrorKind, Expiry, Isolation, Keyspace, KeyspaceOptions, MergeOperator, TransactionOptions,
+    WriteBatch, WriteOptions,
+};
 use terrace_base::clock::ManualClock;
 
 use super::expiry::{SECOND, open_at};
@@ -164,10 +167,7 @@ pub fn a_failed_merge_changes_nothing(engine: &Engine) {
         assert!(error.kind() == ErrorKind::InvalidArgument && error.to_string().contains(what), "{error}");
     };
     let open_by = |db: &Db, name: &str, operator| {
-        db.keyspace_with(
-            name,
-            KeyspaceOptions { merge: Some(operator), create_if_missing: true, expiry: None },
-        )
+        db.keyspace_with(name, KeyspaceOptions { merge: Some(operator), ..KeyspaceOptions::default() })
     };
     let last = |name: &str| MergeOperator::associative(name, |_, b| Ok(b.to_vec()));
     invalid(plain.merge("k", "o"), "has no merge operator");
@@ -246,6 +246,13 @@ pub fn no_merge_is_lost(engine: &Engine) {
     let (all, of_batches) = (each * 4, each);
     assert_eq!(found, [all - each, of_batches]);
     assert_eq!(strict.get("k").unwrap().unwrap().len() as u64, appended.into_inner());
+    // Threads that share one transaction.
+    let transaction = db.transaction();
+    let within = transaction.keyspace(&counts).unwrap();
+    let work = || (0..each).for_each(|_| within.merge("a", one).unwrap());
+    std::thread::scope(|scope| (0..4).for_each(|_| drop(scope.spawn(work))));
+    transaction.commit().unwrap();
+    assert_eq!(number(&counts.get("a").unwrap().unwrap()) as u64, found[0] + 4 * each);
     assert_clean(&db);
 }
 
@@ -369,7 +376,19 @@ pub fn merges_take_what_is_due_for_absent(engine: &Engine) {
     batch.merge_in(&space, "due", "d");
     db.write(batch).unwrap();
     assert_eq!((text(&space, "k").unwrap(), text(&space, "due").unwrap()), ("abc".into(), "d".into()));
-    clock.advance(10 * SECOND);
+    for isolation in [Isolation::Serializable, Isolation::Snapshot] {
+        space.put("tx", "read").unwrap();
+        let options = TransactionOptions { isolation, ..TransactionOptions::default() };
+        let transaction = db.transaction_with(options);
+        let savepoint = transaction.savepoint();
+        transaction.keyspace(&space).unwrap().merge("k", "rolled back").unwrap();
+        transaction.rollback_to(savepoint).unwrap();
+        transaction.keyspace(&space).unwrap().merge("tx", "+").unwrap();
+        clock.advance(10 * SECOND);
+        let refused = transaction.commit().unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Conflict, "what it stands on has come to be due");
+        assert_eq!(text(&space, "tx"), None);
+    }
     let mut batch = WriteBatch::new();
     batch.merge_in(&space, "k", "e");
     batch.merge_in(&space, "new", "n");

@@ -12,6 +12,7 @@ mod errors;
 mod expiry;
 mod expiry_model;
 mod files;
+mod filters;
 mod hard;
 mod histories;
 mod keyspace_model;
@@ -61,6 +62,8 @@ macro_rules! conformance {
                     what_is_due_makes_room, keys_of_before_there_were_keyspaces_do_not_expire, times_to_live_are_kept},
                 expiry_model::{expiring_entries_match_a_map},
                 files::{compaction_frees_the_disk, a_full_disk_refuses_and_recovers, failing_operations_are_errors},
+                filters::{what_is_let_go_is_deleted, however_much_is_let_go_it_goes,
+                    a_filter_is_asked_again_and_may_fail, filtered_entries_match_a_map},
                 histories::{one_order_explains_what_threads_are_told},
                 merging::{merges_stand_on_what_is_there, a_batch_merges_in_its_order, a_failed_merge_changes_nothing,
                     no_merge_is_lost, a_batch_of_merges_has_its_turn, an_operator_keeps_out_of_the_database,

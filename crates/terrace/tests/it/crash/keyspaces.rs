@@ -64,7 +64,7 @@ fn drawn(seed: u64) -> Vec<Op> {
 fn made(session: &Session<'_>, recorder: &mut Recorder<KvModel>, name: usize) -> Result<Keyspace, String> {
     let expiry = (name == 1).then_some(Expiry::ByEntry);
     let merge = Some(MergeOperator::append());
-    session.make_with(recorder, NAMES[name], KeyspaceOptions { create_if_missing: true, expiry, merge })
+    session.make_with(recorder, NAMES[name], KeyspaceOptions { expiry, merge, ..KeyspaceOptions::default() })
 }
 
 fn carry_out(session: &mut Session<'_>, op: &Op, recorder: &mut Recorder<KvModel>) -> Result<(), String> {
