@@ -17,6 +17,8 @@ pub(crate) struct Space {
     pub(super) live: BTreeMap<u64, Live>,
     /// Units in the pool; zero until the table was loaded.
     pub(super) units: u64,
+    /// Steps in which it grows at most, in units, since the medium has refused one; 0: as usual.
+    pub(super) step_limit: u64,
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -10,6 +10,7 @@ use terrace_base::{Error, Result};
 use super::extents::{Live, Phase, Space};
 use super::table::{Shape, Unit};
 use crate::layout::SIZE_WORD_AT;
+use crate::media::Granularity;
 use crate::offset::POff;
 use crate::pool::Pool;
 use crate::word::{self, Tag};
@@ -17,10 +18,10 @@ use crate::word::{self, Tag};
 /// The pool grows by a quarter of itself, but by no more than this at a time unless more is needed.
 const STEP_MAX_BYTES: u64 = 1 << 30;
 
-/// A small pool grows by as much as it has, up to this: each growth of a file waits for the drive.
+/// A small pool in an ordinary file grows by as much as it has, up to this: each growth waits for the drive.
 const STEP_MIN_BYTES: u64 = 8 << 20;
 
-/// A pool that has grown past this ends at a multiple of it. The system maps a file in pages of this size as
+/// A pool in an ordinary file that has grown past this ends at a multiple of it. The system maps a file in pages of this size as
 /// far as the file fills them, and a store into the rest faults twice for each page of 4 KiB.
 const HUGE_BYTES: u64 = 2 << 20;
 
@@ -44,17 +45,27 @@ impl Pool {
             self.end_for(space, units).filter(|&end| end <= limit).ok_or_else(|| self.full(units))?;
         let [least, most] =
             [STEP_MIN_BYTES, STEP_MAX_BYTES].map(|bytes| (bytes / self.extent_bytes()).max(1));
-        let step = (space.units / 4).clamp(least.min(space.units), most);
-        let generous = self.whole_pages(needed.max(space.units + step)).min(limit);
+        // Growing persistent memory waits for nothing.
+        let in_file = self.granularity() == Granularity::Page;
+        let least = if in_file { least.min(space.units) } else { 1 };
+        let mut step = (space.units / 4).clamp(least, most);
+        if space.step_limit > 0 {
+            step = step.min(space.step_limit);
+        }
+        let target = needed.max(space.units + step);
+        let target = if in_file && space.step_limit == 0 { self.whole_pages(target) } else { target };
+        let generous = target.min(limit);
         let generous = self.whole_segments(generous).max(needed);
-        let mut target = generous;
-        loop {
-            match self.grow_to(space, target) {
-                // The medium cannot give that much; perhaps it can give half of what is not needed.
-                Err(Error::NoSpace { .. } | Error::PoolFull { .. }) if target > needed => {
-                    target = self.whole_segments(needed + (target - needed) / 2).max(needed);
-                }
-                other => return other,
+        match self.grow_to(space, generous) {
+            // The medium cannot give that much; perhaps it can give the needed amount. Others need room there, too: the
+            // next steps begin small.
+            Err(Error::NoSpace { .. } | Error::PoolFull { .. }) if generous > needed => {
+                space.step_limit = 1;
+                self.grow_to(space, needed)
+            }
+            other => {
+                space.step_limit = space.step_limit.saturating_mul(2);
+                other
             }
         }
     }

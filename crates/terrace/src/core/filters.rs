@@ -3,9 +3,10 @@
 //! 1. A merge drops nothing for a filter: it notes the place, and the store deletes what lies there by an ordinary
 //!    write if that is still to go.
 //! 2. What is noted is in memory alone. What is lost of it, or cannot be deleted, stays until another merge meets it.
-//! 3. Places are noted one by one as long as they are few, and as a range from then on.
+//! 3. Places are noted one by one as long as they are few, and as stretches from then on.
+//! 4. No filter is asked about a place that begins with byte 255 as long as it is not known whose such places are.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -19,13 +20,20 @@ const MOST_BYTES: usize = 1 << 20;
 /// Bytes beside those of a place.
 const PLACE_BYTES: usize = 32;
 
-/// What a merge has met and a filter lets go.
+/// Stretches that are noted.
+const MOST_STRETCHES: usize = 1024;
+
+/// An entry that a filter lets go.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct LetGo {
-    pub place: Vec<u8>,
-    /// The level of the merge.
-    pub level: usize,
+struct LetGo {
+    place: Vec<u8>,
+    /// The level of the merge that has met it.
+    level: usize,
 }
+
+/// Whose a stretch is, and the level of the merges: no stretch leads through several keyspaces, or from one side of
+/// them to the other.
+type StretchKey = (Option<u32>, bool, usize);
 
 /// Places between which more lies that a filter lets go.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,28 +42,34 @@ pub(crate) struct Stretch {
     pub from: Vec<u8>,
     /// The last of them.
     pub to: Vec<u8>,
+    /// The level of the merges.
     pub level: usize,
 }
 
+/// What merges have met and filters let go.
+#[derive(Debug, Default)]
+pub(crate) struct Noted {
+    places: VecDeque<LetGo>,
+    bytes: usize,
+    stretches: BTreeMap<StretchKey, Stretch>,
+}
+
 type Notify = Box<dyn Fn() + Send + Sync>;
+
+/// The filter of the default keyspace, and those of others by their numbers.
+type All = HashMap<Option<u32>, CompactionFilter>;
 
 #[derive(Default)]
 pub(crate) struct Filters {
     /// Whether there are any.
     any: AtomicBool,
-    /// The filter of the default keyspace, and those of others by their numbers.
-    all: RwLock<Arc<HashMap<Option<u32>, CompactionFilter>>>,
+    all: RwLock<Arc<All>>,
+    /// Where the default keyspace lies; `None`: it is not known.
+    default: RwLock<Option<Space>>,
     noted: Mutex<Noted>,
     /// Called when something was noted.
     notify: OnceLock<Notify>,
     has_panicked: AtomicBool,
-}
-
-#[derive(Debug, Default)]
-struct Noted {
-    places: VecDeque<LetGo>,
-    bytes: usize,
-    beyond: Option<Stretch>,
 }
 
 impl std::fmt::Debug for Filters {
@@ -88,19 +102,23 @@ impl Filters {
         }
     }
 
+    /// The default keyspace lies so from now on; `None`: it is not known, or about to move.
+    pub fn set_default_space(&self, space: Option<Space>) {
+        *self.default.write() = space;
+    }
+
     /// Has `notify` be called whenever something was noted.
     pub fn on_noted(&self, notify: impl Fn() + Send + Sync + 'static) {
         let _ = self.notify.set(Box::new(notify));
     }
 
-    /// What decides about the entries of a merge into `level`, where the default keyspace lies as in `default`; `None`
-    /// if there are no filters.
-    pub fn judge(&self, default: Space, level: usize) -> Option<Judge<'_>> {
+    /// What decides about the entries of a merge into `level`; `None` if there are no filters.
+    pub fn judge(&self, level: usize) -> Option<Judge<'_>> {
         if !self.are_there() {
             return None;
         }
         let (all, let_go) = (self.all.read().clone(), Vec::new());
-        Some(Judge { filters: self, all, default, level, let_go, bytes: 0 })
+        Some(Judge { filters: self, all, level, let_go, bytes: 0 })
     }
 
     /// Whether there are any: then a compaction that somebody asks for leaves no table as it is.
@@ -109,34 +127,13 @@ impl Filters {
     }
 
     /// Whether something is noted.
-    pub fn has_noted(&self) -> bool {
-        let noted = self.noted.lock();
-        !noted.places.is_empty() || noted.beyond.is_some()
+    pub fn have_noted(&self) -> bool {
+        self.are_there() && !self.noted.lock().is_empty()
     }
 
-    /// Takes up to `most` places, which were noted by merges into one level, and that level.
-    pub fn take(&self, most: usize) -> Option<(Vec<Vec<u8>>, usize)> {
-        let mut noted = self.noted.lock();
-        let level = noted.places.front()?.level;
-        let count = noted.places.iter().take(most).take_while(|let_go| let_go.level == level).count();
-        let taken: Vec<Vec<u8>> = noted.places.drain(..count).map(|let_go| let_go.place).collect();
-        noted.bytes -= taken.iter().map(|place| place.len() + PLACE_BYTES).sum::<usize>();
-        Some((taken, level))
-    }
-
-    /// Takes the stretch.
-    pub fn take_beyond(&self) -> Option<Stretch> {
-        self.noted.lock().beyond.take()
-    }
-
-    /// Notes a stretch.
-    pub fn note_beyond(&self, stretch: Stretch) {
-        self.noted.lock().extend(stretch);
-    }
-
-    /// Forgets what is noted.
-    pub fn clear(&self) {
-        *self.noted.lock() = Noted::default();
+    /// Takes what is noted.
+    pub fn take(&self) -> Noted {
+        std::mem::take(&mut self.noted.lock())
     }
 
     fn note(&self, let_go: Vec<LetGo>) {
@@ -153,6 +150,27 @@ impl Filters {
 }
 
 impl Noted {
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty() && self.stretches.is_empty()
+    }
+
+    /// Takes up to `most` places, which were noted by merges into one level, and that level.
+    pub fn take_places(&mut self, most: usize) -> Option<(Vec<Vec<u8>>, usize)> {
+        let level = self.places.front()?.level;
+        let count = self.places.iter().take(most).take_while(|let_go| let_go.level == level).count();
+        Some((self.places.drain(..count).map(|let_go| let_go.place).collect(), level))
+    }
+
+    /// Takes a stretch.
+    pub fn take_stretch(&mut self) -> Option<Stretch> {
+        self.stretches.pop_first().map(|(_, stretch)| stretch)
+    }
+
+    /// Puts back what is left of a stretch that was taken.
+    pub fn put_back(&mut self, stretch: Stretch) {
+        self.extend(stretch);
+    }
+
     fn add(&mut self, let_go: LetGo) {
         let bytes = let_go.place.len() + PLACE_BYTES;
         if self.bytes + bytes <= MOST_BYTES {
@@ -164,23 +182,21 @@ impl Noted {
         }
     }
 
-    fn extend(&mut self, stretch: Stretch) {
-        self.beyond = Some(match self.beyond.take() {
-            None => stretch,
-            Some(before) => Stretch {
-                from: before.from.min(stretch.from),
-                to: before.to.max(stretch.to),
-                level: stretch.level,
-            },
-        });
+    fn extend(&mut self, Stretch { from, to, level }: Stretch) {
+        let key = (Prefix::number_at(&from), is_high(&from), level);
+        if let Some(stretch) = self.stretches.get_mut(&key) {
+            stretch.from = std::mem::take(&mut stretch.from).min(from);
+            stretch.to = std::mem::take(&mut stretch.to).max(to);
+        } else if self.stretches.len() < MOST_STRETCHES {
+            self.stretches.insert(key, Stretch { from, to, level });
+        }
     }
 }
 
-/// Decides about the entries of a merge, and notes what is to go once the merge has ended or failed.
+/// Decides about the entries of a merge, and notes what is to go.
 pub(crate) struct Judge<'a> {
     filters: &'a Filters,
-    all: Arc<HashMap<Option<u32>, CompactionFilter>>,
-    default: Space,
+    all: Arc<All>,
     level: usize,
     let_go: Vec<LetGo>,
     bytes: usize,
@@ -206,9 +222,7 @@ impl Judge<'_> {
 
     /// Whether what lies at `place`, with the value `stored`, is to go.
     pub fn lets_go(&self, place: &[u8], stored: &[u8]) -> bool {
-        let Some((number, filter)) = self.filter_of(place) else { return false };
-        let space = number.map_or(self.default, |number| Space::Numbered(Prefix::of(number)));
-        let key = space.key_in(place);
+        let Some((number, filter, key)) = self.filter_of(place) else { return false };
         let before = if number.is_some_and(|number| number & DATED != 0) { DEADLINE_BYTES } else { 0 };
         let Some(value) = stored.get(before..) else { return false };
         filter.lets_go(&FilterEntry { key, value, level: self.level }).unwrap_or_else(|why| {
@@ -219,15 +233,77 @@ impl Judge<'_> {
         })
     }
 
-    fn filter_of(&self, place: &[u8]) -> Option<(Option<u32>, &CompactionFilter)> {
-        let number = if self.default.holds(place) { None } else { Some(Prefix::number_at(place)?) };
-        debug_assert!(number.is_none() || is_high(place), "a keyspace lies behind byte 255");
-        self.all.get(&number).map(|filter| (number, filter))
+    /// The keyspace at `place`, its filter and the key there.
+    fn filter_of<'p>(&self, place: &'p [u8]) -> Option<(Option<u32>, &CompactionFilter, &'p [u8])> {
+        let default = if is_high(place) { (*self.filters.default.read())? } else { Space::Alone };
+        let number = if default.holds(place) { None } else { Some(Prefix::number_at(place)?) };
+        let space = number.map_or(default, |number| Space::Numbered(Prefix::of(number)));
+        self.all.get(&number).map(|filter| (number, filter, space.key_in(place)))
     }
 }
 
 impl Drop for Judge<'_> {
     fn drop(&mut self) {
         self.filters.note(std::mem::take(&mut self.let_go));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::keyspaces::FilterDecision;
+
+    fn removing() -> CompactionFilter {
+        CompactionFilter::new(|entry| match entry.key {
+            b"kept" => FilterDecision::Keep,
+            _ => FilterDecision::Remove,
+        })
+    }
+
+    #[test]
+    fn places_of_nobody_knows_whom_stay() {
+        let filters = Filters::new(Some(&removing()));
+        let high = [0xff, 7, b'k'];
+        let lets_go = |place: &[u8]| filters.judge(1).unwrap().lets_go(place, b"v");
+        assert!(lets_go(b"k") && !lets_go(b"kept") && !lets_go(&high));
+        filters.set_default_space(Some(Space::Alone));
+        assert!(lets_go(&high));
+        filters.set_default_space(Some(Space::Default));
+        assert!(!lets_go(&high), "another keyspace's");
+        assert!(lets_go(&[0xff, 0xff, b'k']) && !lets_go(&[0xff, 0, b'i']));
+        filters.set(Some(7), removing());
+        assert!(lets_go(&high));
+        filters.forget(7);
+        assert!(!lets_go(&high));
+    }
+
+    #[test]
+    fn what_is_too_much_for_places_is_a_stretch_for_each_keyspace_and_level() {
+        let filters = Filters::new(Some(&removing()));
+        filters.set_default_space(Some(Space::Default));
+        let long = "x".repeat(1000);
+        let see = |level: usize, prefix: &[u8]| {
+            let mut judge = filters.judge(level).unwrap();
+            (0..1500).for_each(|i| judge.see(&[prefix, format!("{i:04}{long}").as_bytes()].concat(), b"v"));
+        };
+        see(1, b"");
+        see(2, b"");
+        see(2, &[0xff, 0xff]);
+        assert!(filters.have_noted());
+        let mut noted = filters.take();
+        assert!(!filters.have_noted());
+        let mut places = 0;
+        while let Some((some, level)) = noted.take_places(100) {
+            assert!(some.len() <= 100 && level == 1);
+            places += some.len();
+        }
+        assert!((900..1100).contains(&places), "{places}");
+        let stretches: Vec<Stretch> = std::iter::from_fn(|| noted.take_stretch()).collect();
+        let of = |stretch: &Stretch| (stretch.level, is_high(&stretch.from));
+        assert_eq!(stretches.iter().map(of).collect::<Vec<_>>(), [(1, false), (2, false), (2, true)]);
+        assert!(stretches[1].from.starts_with(b"0000") && stretches[1].to.starts_with(b"1499"));
+        assert!(noted.is_empty());
+        noted.put_back(stretches[0].clone());
+        assert!(noted.take_places(1).is_none() && noted.take_stretch().as_ref() == Some(&stretches[0]));
     }
 }

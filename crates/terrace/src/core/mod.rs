@@ -49,14 +49,13 @@ use self::deadlines::Deadlines;
 use self::empty_ranges::EmptyRanges;
 use self::events::Events;
 use self::files::Files;
-use self::filters::{Filters, Judge};
+use self::filters::Filters;
 use self::health::Health;
 use self::memory::Memory;
 use self::range_tombstones::RangeTombstones;
 use self::snapshots::Snapshots;
 use self::table_reads::TableReader;
 use crate::env::Env;
-use crate::keyspaces::Space;
 use crate::latency::{Timers, Timing};
 use crate::options::Options;
 use crate::stats::Counters;
@@ -128,12 +127,6 @@ impl Core {
     /// Blocks in memory.
     pub fn cache(&self) -> &Arc<BlockCache> {
         self.memory.cache()
-    }
-
-    /// What decides about the entries of a compaction into `level`; `None` if there are no filters.
-    pub fn judge(&self, level: usize) -> Option<Judge<'_>> {
-        let default = if self.deadlines.has_begun(None) { Space::Default } else { Space::Alone };
-        self.filters.judge(default, level)
     }
 
     /// Decides again how tables are read, if that is due.

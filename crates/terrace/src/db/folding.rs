@@ -209,11 +209,12 @@ fn read_together<'g>(store: &Store, places: &HashSet<&'g [u8]>) -> Values<'g> {
         let (places, others) = rest.split_at(together.min(rest.len()));
         let found = store.engine.get_many(places, held.seq());
         let Ok(found) = found.and_then(|found| store.engine.intact().map(|()| found)) else { break };
-        bytes += found.iter().flatten().map(Bytes::len).sum::<usize>();
+        let found_bytes = found.iter().flatten().map(Bytes::len).sum::<usize>();
+        bytes += found_bytes;
         read.extend(places.iter().copied().zip(found));
         rest = others;
         // Nobody knows how large the next ones are.
-        together = if bytes <= MOST_BYTES / TOGETHER { (2 * together).min(TOGETHER) } else { 1 };
+        together = if found_bytes <= MOST_BYTES / TOGETHER { (2 * together).min(TOGETHER) } else { 1 };
     }
     drop(held);
     store.engine.released();

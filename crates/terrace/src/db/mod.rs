@@ -190,7 +190,9 @@ impl Db {
         }
         store.recall_marker();
         let db = Db { inner: Arc::new(Inner { store: Arc::new(store), outcome, lock }) };
-        keyspace::sweep::follow_filters(&db.inner.store);
+        if !read_only {
+            keyspace::sweep::follow_filters(&db.inner.store);
+        }
         keyspace::sweep::resume(&db.inner.store);
         Ok(db)
     }

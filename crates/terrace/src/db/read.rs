@@ -394,11 +394,22 @@ fn shown<T>(
     at: Option<u64>,
     f: impl FnOnce(&[u8]) -> T,
 ) -> Result<Option<T>> {
+    shown_with_number(core, engine, key, at, |_, value| f(value))
+}
+
+/// The same of its version's number and the value.
+pub(super) fn shown_with_number<T>(
+    core: &Core,
+    engine: &dyn Engine,
+    key: &[u8],
+    at: Option<u64>,
+    f: impl FnOnce(u64, &[u8]) -> T,
+) -> Result<Option<T>> {
     let (mut f, mut made) = (Some(f), None);
     let failures = || core.table_reader.maps().failures();
     let (failed_maps, mut has_failed) = (failures(), false);
     engine.get_with(key, at, &mut |value| {
-        made = f.take().map(|f| f(&value));
+        made = f.take().map(|f| f(value.number, &value));
         // As long as the value keeps its mapping.
         has_failed = value.is_own() && failures() != failed_maps;
     })?;

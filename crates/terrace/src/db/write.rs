@@ -173,6 +173,9 @@ impl Db {
         if self.inner.all_queue.load(Ordering::Relaxed) {
             return None;
         }
+        if let Err(error) = callbacks::check_none_runs() {
+            return Some(Err(error));
+        }
         let outcome = self.inner.engine.write_one(op, condition)?;
         let outcome = outcome.and_then(|done| self.inner.engine.intact().map(|()| done));
         if matches!(outcome, Ok(true)) {

@@ -39,9 +39,9 @@ type Decide = dyn Fn(&FilterEntry<'_>) -> FilterDecision + Send + Sync;
 /// delete. What no compaction meets stays, and so does what was to go when the database was closed, until the next
 /// compaction meets it.
 ///
-/// A filter is called by threads that compact and by those that delete, more than once for an entry, and writers may
-/// wait for it. It decides by its argument alone, keeps no handle of a database and must not use one. An entry about
-/// which it panics stays.
+/// A filter is called by threads that compact and by those that delete, more than once for an entry. It decides by its
+/// argument alone, keeps no handle of a database and must not use one: writes are refused, and reads may wait for ever.
+/// An entry about which it panics stays.
 ///
 /// ```
 /// # fn main() -> terrace::Result<()> {

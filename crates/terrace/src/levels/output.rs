@@ -148,7 +148,7 @@ impl<'a> Outputs<'a> {
 
     /// The same; filters hear of the entries of a compaction into `level`.
     pub fn judged(self, level: usize) -> Self {
-        Outputs { judge: self.core.judge(level), ..self }
+        Outputs { judge: self.core.filters.judge(level), ..self }
     }
 
     /// Ends the table being written; later ones end before each of `cuts`, which ascend. Keys may start from

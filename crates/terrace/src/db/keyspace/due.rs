@@ -12,6 +12,7 @@ use terrace_base::{Error, ErrorKind, Result};
 use crate::core::Core;
 use crate::core::engine::EngineIter;
 use crate::db::Store;
+use crate::db::read::shown_with_number;
 use crate::db::removal::{KEYS, KEYS_SEEN, KEYS_WITHOUT_ORDER};
 use crate::keyspaces::{Prefix, all_dated};
 
@@ -148,8 +149,7 @@ impl Store {
 
     /// Whether the newest version at `place` is due.
     fn is_due_at(&self, place: &[u8]) -> Result<bool> {
-        let mut is_due = false;
-        self.unmasked.get_with(place, None, &mut |value| is_due = self.core.deadlines.is_due(&value))?;
-        Ok(is_due)
+        let is_due = |_, value: &[u8]| self.core.deadlines.is_due(value);
+        Ok(shown_with_number(&self.core, &*self.unmasked, place, None, is_due)?.unwrap_or(false))
     }
 }

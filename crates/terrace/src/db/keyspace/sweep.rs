@@ -14,6 +14,7 @@ use terrace_base::exec::Executor;
 use terrace_base::{Error, ErrorKind, Result};
 
 use crate::batch::WriteBatch;
+use crate::core::filters::Noted;
 use crate::db::Store;
 use crate::db::keyspace::due::DueSearch;
 use crate::db::range_delete::RangeSweep;
@@ -38,6 +39,9 @@ struct State {
     done: Option<(u32, Vec<u8>)>,
     ranges: RangeSweep,
     due: DueSearch,
+    /// What filters let go and the steps go on with, and whether the last step has deleted some of it.
+    filtered: Noted,
+    was_filtered: bool,
 }
 
 impl Sweeps {
@@ -79,12 +83,14 @@ fn start_beside(sweeps: &Arc<Sweeps>, executor: &dyn Executor, store: Weak<Store
 /// Has steps begin when filters let go of something, where threads do background work. Elsewhere whoever compacts deletes
 /// it.
 pub(in crate::db) fn follow_filters(store: &Arc<Store>) {
+    let (sweeps, weak) = (store.sweeps.clone(), Arc::downgrade(store));
     let executor = store.core.env.executor.clone();
-    if executor.runs_beside() {
-        let (sweeps, weak) = (store.sweeps.clone(), Arc::downgrade(store));
-        // A compaction calls this, and must not be the last to hold the database.
-        store.core.filters.on_noted(move || start_beside(&sweeps, &*executor, weak.clone()));
-    }
+    // A compaction calls this, and must not be the last to hold the database.
+    store.core.filters.on_noted(move || {
+        if executor.runs_beside() {
+            start_beside(&sweeps, &*executor, weak.clone());
+        }
+    });
 }
 
 /// The outcome of a write to keyspaces. Begins to look for what is due if that is worth while; the caller keeps no
@@ -135,7 +141,7 @@ fn run(sweeps: &Arc<Sweeps>, weak: Weak<Store>) {
 impl Store {
     fn has_to_sweep(&self) -> Result<bool> {
         Ok(self.core.deadlines.is_search_wanted()
-            || self.core.filters.has_noted()
+            || self.core.filters.have_noted()
             || !self.written_tombstones().is_empty()
             || !self.dropped()?.is_empty())
     }
@@ -177,24 +183,41 @@ impl Store {
         self.sweep_range(&mut state.ranges)
     }
 
-    /// Deletes on this thread what filters let go.
+    /// Deletes on this thread what filters have let go so far.
     pub(in crate::db) fn sweep_all_filtered(&self) -> Result<()> {
-        loop {
-            let state = self.sweeps.state.lock();
-            if state.closed {
-                return Err(Error::Closed);
-            }
-            if !self.sweep_filtered()? {
-                return Ok(());
-            }
+        let mut noted = self.core.filters.take();
+        while self.sweep_filtered_once(Some(&mut noted))? {}
+        // What the background has begun with.
+        while self.sweep_filtered_once(None)? {}
+        Ok(())
+    }
+
+    fn sweep_filtered_once(&self, noted: Option<&mut Noted>) -> Result<bool> {
+        let mut state = self.sweeps.state.lock();
+        if state.closed {
+            return Err(Error::Closed);
         }
+        self.sweep_filtered(noted.unwrap_or(&mut state.filtered))
+    }
+
+    /// The same in the background, with what is noted then.
+    fn sweep_noted(&self, state: &mut State) -> Result<bool> {
+        if state.filtered.is_empty() {
+            state.filtered = self.core.filters.take();
+        }
+        self.sweep_filtered(&mut state.filtered)
     }
 
     /// Removes some keys; returns whether there may be more to do. What keeps one kind from being swept keeps no other.
     fn sweep(&self, state: &mut State) -> Result<bool> {
         let dropped = self.sweep_dropped(state);
-        let has_dropped = dropped.as_ref().is_ok_and(|more| *more);
-        if has_dropped || self.sweep_due(&mut state.due)? || self.sweep_filtered()? {
+        if dropped.as_ref().is_ok_and(|more| *more) || self.sweep_due(&mut state.due)? {
+            return Ok(true);
+        }
+        // Every other step, so that merges that let go of more and more keep nothing else waiting.
+        let rests = std::mem::take(&mut state.was_filtered);
+        if !rests && self.sweep_noted(state)? {
+            state.was_filtered = true;
             return Ok(true);
         }
         let ranges = self.sweep_range(&mut state.ranges);
@@ -207,7 +230,8 @@ impl Store {
             return Ok(state.due.is_running());
         }
         dropped.and(ranges)?;
-        state.due.tell().map(|()| false)
+        state.due.tell()?;
+        Ok(rests && (!state.filtered.is_empty() || self.core.filters.have_noted()))
     }
 
     fn sweep_dropped(&self, state: &mut State) -> Result<bool> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use terrace_base::{Error, Result};
 
-use super::{Transaction, TransactionIter};
+use super::{Transaction, TransactionIter, written_to};
 use crate::db::keyspace::Keyspace;
 use crate::db::range::KeyRange;
 use crate::keyspaces::{OpenKeyspace, Space, millis};
@@ -97,8 +97,11 @@ impl<'tx> TransactionKeyspace<'tx> {
         let place = self.space().place(key)?;
         loop {
             let written = self.transaction.written_at(&place);
-            let value =
-                operator.merge(key, self.transaction.noted_at(&place)?.as_deref(), operand.as_ref())?;
+            let before = match &written {
+                Some(written) => written_to(self.transaction.snapshot.hold(), &place, written.clone()),
+                None => self.transaction.noted_at(&place)?,
+            };
+            let value = operator.merge(key, before.as_deref(), operand.as_ref())?;
             let stored = self.stored(&value, None)?;
             // Another thread may have written to the key meanwhile.
             if self.transaction.write_over(written.as_ref(), &place, &stored)? {

@@ -271,16 +271,17 @@ impl Transaction {
         if let Some(known) = self.state.lock().known(self.snapshot.hold(), place) {
             return Ok(known);
         }
-        if self.options.isolation == Isolation::Serializable {
-            return self.noted_at(place);
+        match self.options.isolation {
+            Isolation::Serializable => self.noted_at(place),
+            Isolation::Snapshot => self.snapshot.hold().get(place),
         }
-        self.snapshot.hold().get(place)
     }
 
-    /// The same; it is compared at the commit in every isolation, as far as the key is written to.
+    /// What the transaction's snapshot has at `place`. That is compared at the commit, in `Snapshot` isolation if the
+    /// transaction has written there.
     fn noted_at(&self, place: &[u8]) -> Result<Option<Bytes>> {
-        if let Some(known) = self.state.lock().known(self.snapshot.hold(), place) {
-            return Ok(known);
+        if let Some(Seen::Value(value)) = self.state.lock().reads.of(place) {
+            return Ok(value.clone());
         }
         let hold = self.snapshot.hold();
         // It is copied: it may share the mapping of a table, whose pages are not to be relied upon for long, and would

@@ -212,7 +212,7 @@ fn merge_tables(slm: &Slm, job: u64, inputs: &[u64], tombstones: &Tombstones, si
     let child = |&number: &u64, ahead| slm.tables.cursor(number, ahead);
     let (mut cursor, _loan) = merge_ahead(&slm.core, READAHEAD_BYTES, inputs, child)?;
     let mut group = KeyGroup::default();
-    let mut judge = slm.core.judge(0);
+    let mut judge = slm.core.filters.judge(0);
     while cursor.valid() {
         if cursor.key() != group.key || group.versions.is_empty() {
             group.write(slm, tombstones, &mut outputs, judge.as_mut(), sink)?;
@@ -338,7 +338,10 @@ impl Slm {
         }
         // Versions that only released snapshots needed are to be dropped, too.
         self.located.collapse_chains()?;
-        let slot = self.jobs.slot();
+        // A filter is to meet what others are merging, too.
+        let is_alone = self.core.filters.are_there();
+        let slots = if is_alone { self.jobs.all_slots() } else { vec![self.jobs.slot()] };
+        let slot = &slots[0];
         let inside = |meta: &TableMeta| {
             let starts = match to {
                 Bound::Included(to) => *meta.smallest <= *to,

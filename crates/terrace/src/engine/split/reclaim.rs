@@ -135,7 +135,7 @@ fn run<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> Result<()> {
     Ok(())
 }
 
-/// Rewrites every table that has dead entries or overlaps another one.
+/// Rewrites every table that has dead entries or overlaps another one, or that a filter is to meet.
 pub(super) fn all<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> Result<()> {
     let mut moving = store.home.moving.lock();
     if !store.home.runs.are_counted() {
@@ -143,7 +143,8 @@ pub(super) fn all<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> Result<()> {
     }
     drop_dead(store)?;
     let inputs: Vec<u64> = store.home.runs.all().iter().map(|run| run.number).collect();
-    if inputs.len() > 1 || store.home.runs.all().iter().any(|run| run.live < run.entries) {
+    let is_filtered = !inputs.is_empty() && store.core.filters.are_there();
+    if is_filtered || inputs.len() > 1 || store.home.runs.all().iter().any(|run| run.live < run.entries) {
         rewrite(store, &inputs, &mut moving)?;
     }
     Ok(())
@@ -234,7 +235,7 @@ fn merge_into<E: PmEngine<Home = Ssd>>(
 ) -> Result<()> {
     let child = |&number: &u64, ahead| store.home.tables.cursor(number, ahead);
     let (mut cursor, _loan) = merge_ahead(&store.core, READAHEAD_BYTES, inputs, child)?;
-    let mut judge = store.core.judge(0);
+    let mut judge = store.core.filters.judge(0);
     while cursor.valid() {
         if store.jobs.is_closing() {
             return Ok(());
