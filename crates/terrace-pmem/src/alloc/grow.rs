@@ -18,7 +18,8 @@ use crate::word::{self, Tag};
 /// The pool grows by a quarter of itself, but by no more than this at a time unless more is needed.
 const STEP_MAX_BYTES: u64 = 1 << 30;
 
-/// A small pool in an ordinary file grows by as much as it has, up to this: each growth waits for the drive.
+/// A small pool in an ordinary file grows by as much as it has, up to this: each growth waits for the drive. A tiny one
+/// does not: little takes little.
 const STEP_MIN_BYTES: u64 = 8 << 20;
 
 /// A pool in an ordinary file that has grown past this ends at a multiple of it. The system maps a file in pages of this size as
@@ -47,7 +48,8 @@ impl Pool {
             [STEP_MIN_BYTES, STEP_MAX_BYTES].map(|bytes| (bytes / self.extent_bytes()).max(1));
         // Growing persistent memory waits for nothing.
         let in_file = self.granularity() == Granularity::Page;
-        let least = if in_file { least.min(space.units) } else { 1 };
+        let is_tiny = space.units * self.extent_bytes() < HUGE_BYTES / 2;
+        let least = if in_file && !is_tiny { least.min(space.units) } else { 1 };
         let mut step = (space.units / 4).clamp(least, most);
         if space.step_limit > 0 {
             step = step.min(space.step_limit);
