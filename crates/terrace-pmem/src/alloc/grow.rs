@@ -22,8 +22,8 @@ const STEP_MAX_BYTES: u64 = 1 << 30;
 /// does not: little takes little.
 const STEP_MIN_BYTES: u64 = 8 << 20;
 
-/// A pool in an ordinary file that has grown past this ends at a multiple of it. The system maps a file in pages of this size as
-/// far as the file fills them, and a store into the rest faults twice for each page of 4 KiB.
+/// A pool in an ordinary file that has grown past this ends at a multiple of it. The system maps a file in pages of
+/// this size as far as the file fills them, and a store into the rest faults twice for each page of 4 KiB.
 const HUGE_BYTES: u64 = 2 << 20;
 
 impl Pool {

@@ -4,7 +4,8 @@
 //!    write if that is still to go.
 //! 2. What is noted is in memory alone. What is lost of it, or cannot be deleted, stays until another merge meets it.
 //! 3. Places are noted one by one as long as they are few, and as stretches from then on.
-//! 4. No filter is asked about a place that begins with byte 255 as long as it is not known whose such places are.
+//! 4. No filter is asked about a place that begins with byte 255 unless it is known that there are keyspaces, and so whose
+//!    it is: after damage it may be an entry of a keyspace that nobody knows of.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,8 +65,8 @@ pub(crate) struct Filters {
     /// Whether there are any.
     any: AtomicBool,
     all: RwLock<Arc<All>>,
-    /// Where the default keyspace lies; `None`: it is not known.
-    default: RwLock<Option<Space>>,
+    /// Whether the default keyspace is known to lie beside others.
+    is_beside: AtomicBool,
     noted: Mutex<Noted>,
     /// Called when something was noted.
     notify: OnceLock<Notify>,
@@ -102,9 +103,9 @@ impl Filters {
         }
     }
 
-    /// The default keyspace lies so from now on; `None`: it is not known, or about to move.
-    pub fn set_default_space(&self, space: Option<Space>) {
-        *self.default.write() = space;
+    /// Whether the default keyspace is known to lie beside others from now on.
+    pub fn set_beside(&self, is_beside: bool) {
+        self.is_beside.store(is_beside, Ordering::Release);
     }
 
     /// Has `notify` be called whenever something was noted.
@@ -235,9 +236,11 @@ impl Judge<'_> {
 
     /// The keyspace at `place`, its filter and the key there.
     fn filter_of<'p>(&self, place: &'p [u8]) -> Option<(Option<u32>, &CompactionFilter, &'p [u8])> {
-        let default = if is_high(place) { (*self.filters.default.read())? } else { Space::Alone };
-        let number = if default.holds(place) { None } else { Some(Prefix::number_at(place)?) };
-        let space = number.map_or(default, |number| Space::Numbered(Prefix::of(number)));
+        if is_high(place) && !self.filters.is_beside.load(Ordering::Acquire) {
+            return None;
+        }
+        let number = if Space::Default.holds(place) { None } else { Some(Prefix::number_at(place)?) };
+        let space = number.map_or(Space::Default, |number| Space::Numbered(Prefix::of(number)));
         self.all.get(&number).map(|filter| (number, filter, space.key_in(place)))
     }
 }
@@ -266,9 +269,7 @@ mod tests {
         let high = [0xff, 7, b'k'];
         let lets_go = |place: &[u8]| filters.judge(1).unwrap().lets_go(place, b"v");
         assert!(lets_go(b"k") && !lets_go(b"kept") && !lets_go(&high));
-        filters.set_default_space(Some(Space::Alone));
-        assert!(lets_go(&high));
-        filters.set_default_space(Some(Space::Default));
+        filters.set_beside(true);
         assert!(!lets_go(&high), "another keyspace's");
         assert!(lets_go(&[0xff, 0xff, b'k']) && !lets_go(&[0xff, 0, b'i']));
         filters.set(Some(7), removing());
@@ -280,7 +281,7 @@ mod tests {
     #[test]
     fn what_is_too_much_for_places_is_a_stretch_for_each_keyspace_and_level() {
         let filters = Filters::new(Some(&removing()));
-        filters.set_default_space(Some(Space::Default));
+        filters.set_beside(true);
         let long = "x".repeat(1000);
         let see = |level: usize, prefix: &[u8]| {
             let mut judge = filters.judge(level).unwrap();

@@ -138,9 +138,7 @@ impl Catalog {
         if is_beside {
             core.deadlines.begin(0);
         }
-        // What cannot be read keeps it from being known whose high places are.
-        let space = if is_beside { Space::Default } else { Space::Alone };
-        core.filters.set_default_space(unreadable.is_none().then_some(space));
+        core.filters.set_beside(is_beside);
         let has_ranges = AtomicBool::new(is_marked && has_file);
         let (moving, changing) = (RwLock::new(()), Mutex::default());
         let owner = OPENINGS.fetch_add(1, Ordering::Relaxed);
@@ -383,14 +381,14 @@ impl Db {
             return Ok(());
         }
         let _alone = catalog.keep_out();
-        self.inner.core.filters.set_default_space(None);
+        self.inner.core.filters.set_beside(false);
         catalog.default.store(MOVING, Ordering::Release);
         let outcome = self.moved().and_then(|batch| self.write_placed(batch, WriteOptions::default()));
         if outcome.is_ok() {
             self.inner.begin_deadlines();
         }
         catalog.set_beside(outcome.is_ok());
-        self.inner.core.filters.set_default_space(Some(catalog.default_space()));
+        self.inner.core.filters.set_beside(outcome.is_ok());
         outcome
     }
 

@@ -25,9 +25,11 @@ impl Db {
         let _alone = store.catalog.keep_out();
         store.begin_deadlines();
         store.catalog.set_beside(true);
+        store.core.filters.set_beside(true);
         let recovered = store.load_range_tombstones().and_then(|()| self.name_all());
         recovered.inspect_err(|_| {
             store.catalog.set_beside(false);
+            store.core.filters.set_beside(false);
             store.core.deadlines.end();
             store.core.range_tombstones.set(Vec::new());
         })

@@ -185,6 +185,9 @@ impl Store {
 
     /// Deletes on this thread what filters have let go so far.
     pub(in crate::db) fn sweep_all_filtered(&self) -> Result<()> {
+        if !self.core.filters.are_there() {
+            return Ok(());
+        }
         let mut noted = self.core.filters.take();
         while self.sweep_filtered_once(Some(&mut noted))? {}
         // What the background has begun with.
