@@ -133,6 +133,27 @@ fn space_comes_back() {
     assert!(stats.split.held_bytes < most && stats.split.file_bytes < most, "{:?}", stats.split);
 }
 
+/// The job that a snapshot's release starts may be at work on what the snapshot kept: a compaction waits for it.
+#[test]
+fn a_compaction_right_after_a_release_leaves_nothing() {
+    let machine = Machine::new(&Setup::tiny("release", &SPLIT).threaded(2));
+    let db = machine.open().unwrap();
+    for round in 0..40u32 {
+        let fill = |version| (0..400u32).for_each(|i| db.put(&key(i), &value(i, version, SMALL)).unwrap());
+        fill(2 * round);
+        assert_clean(&db);
+        let snapshot = db.snapshot();
+        fill(2 * round + 1);
+        drop(snapshot);
+        // The job has begun in some of the rounds.
+        (0..round * 20).for_each(|_| std::thread::yield_now());
+        db.compact_range(..).unwrap();
+        assert_clean(&db);
+        let stats = db.stats();
+        assert_eq!(stats.split.dead_bytes, 0, "round {round}: {:?}", stats.ssd);
+    }
+}
+
 /// A batch with items of both sorts is there or not, and so is one whose large items cannot be written.
 #[test]
 fn a_batch_has_both_sorts() {

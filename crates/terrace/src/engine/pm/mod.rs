@@ -130,6 +130,9 @@ pub(crate) struct PmStore<E: PmEngine> {
     group: ArcSwapOption<Overlay<PlaceOf<E>>>,
     /// Where older versions hang.
     kept: Mutex<Kept>,
+    /// Held while versions are dropped that were taken from `kept`: whoever waits for it finds them dropped. Locked
+    /// before the gate.
+    drops: Mutex<()>,
     sparse: Sparse,
     pub(in crate::engine) jobs: Arc<Background>,
     /// A job that drops versions is queued or running.

@@ -203,6 +203,7 @@ pub(super) fn assemble<E: PmEngine>(
         taken_back: AtomicU64::new(0),
         group: ArcSwapOption::empty(),
         kept: Default::default(),
+        drops: Default::default(),
         sparse: Sparse::counting(freed),
         jobs,
         dropping: Default::default(),

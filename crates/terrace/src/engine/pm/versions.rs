@@ -216,8 +216,10 @@ impl<E: PmEngine> PmStore<E> {
         Ok(chain)
     }
 
-    /// Drops versions that no snapshot needs any more, a few at a time.
+    /// Drops versions that no snapshot needs any more, a few at a time. Those that another thread is dropping have
+    /// gone, too, when this returns.
     pub(super) fn drop_versions(&self) -> Result<()> {
+        let _one = self.drops.lock();
         let words = self.take_kept();
         for chunk in words.chunks(CHUNK) {
             let _alone = self.gate.exclusive();
