@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 use terrace::{
-    Bytes, Db, DbIter, Entries, Error, Expiry, Explanation, KeyRange, Keyspace, KeyspaceOptions, Result,
-    WriteBatch,
+    Bytes, Db, DbIter, Entries, Error, Expiry, Explanation, Ingest, Ingested, KeyRange, Keyspace,
+    KeyspaceOptions, Result, WriteBatch,
 };
 
 /// The flag that says which keyspace.
@@ -94,6 +94,14 @@ impl Records {
         match self {
             Records::Default(db) => db.put(key, value),
             Records::Of(keyspace) => keyspace.put(key, value),
+        }
+    }
+
+    /// Puts what `fill` passes, in key order.
+    pub fn ingest(&self, fill: impl FnOnce(&mut Ingest<'_>) -> Result<()>) -> Result<Ingested> {
+        match self {
+            Records::Default(db) => db.ingest(fill),
+            Records::Of(keyspace) => keyspace.ingest(fill),
         }
     }
 

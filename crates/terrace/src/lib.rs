@@ -35,8 +35,8 @@ pub use batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, WriteBatch};
 pub use bytes::Bytes;
 pub use core::report::{CheckReport, RepairReport};
 pub use db::{
-    CasMismatch, Db, DbIter, Entries, Expiry, Explanation, Isolation, KeyRange, Keyspace, KeyspaceOptions,
-    KeyspaceStats, Savepoint, Snapshot, Transaction, TransactionIter, TransactionKeyspace,
+    CasMismatch, Db, DbIter, Entries, Expiry, Explanation, Ingest, Ingested, Isolation, KeyRange, Keyspace,
+    KeyspaceOptions, KeyspaceStats, Savepoint, Snapshot, Transaction, TransactionIter, TransactionKeyspace,
     TransactionOptions, lock_path,
 };
 pub use engine::{InSlots, SlotsFile};

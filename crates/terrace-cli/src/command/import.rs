@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use indicatif::ProgressBar;
-use terrace::{Db, WriteBatch};
+use terrace::{Db, EngineKind, Error, Ingest, WriteBatch};
 use terrace_base::clock::{Clock, SystemClock};
 use terrace_bench::report::grouped;
 
@@ -33,6 +33,8 @@ const BATCH_BYTES: usize = 1 << 20;
 /// json: an object a line: {"key":"..","value":".."}. Bytes that are not UTF-8 are given in base64 as
 /// "key_b64" and "value_b64" instead.
 ///
+/// With --sorted the records must come in the order of their keys' bytes, as export writes them.
+///
 /// A key that is there is overwritten; of lines with the same key the last wins. Importing twice, or
 /// again after an import that was cut short, ends in the same state. A line that cannot be read ends
 /// the import with its number, unless --keep-going. An import that fails before it has written a record
@@ -40,7 +42,7 @@ const BATCH_BYTES: usize = 1 << 20;
 #[derive(Debug, Args)]
 #[command(
     verbatim_doc_comment,
-    after_help = "Examples:\n  terrace import ./db records.tsv\n  zcat dump.jsonl.gz | terrace import ./db - --format json"
+    after_help = "Examples:\n  terrace import ./db records.tsv\n  zcat dump.jsonl.gz | terrace import ./db - --format json\n  terrace export ./old | terrace import ./new - --sorted --engine lsm"
 )]
 pub struct Import {
     /// The database
@@ -53,6 +55,10 @@ pub struct Import {
     /// Report lines that cannot be read and import the others
     #[arg(long)]
     pub keep_going: bool,
+    /// The records come in key order, and no key twice: ingest them, which is faster. Engines lsm and tlsm import
+    /// all of them or none
+    #[arg(long)]
+    pub sorted: bool,
     /// The keyspace.
     #[command(flatten)]
     pub keyspace: KeyspaceArg,
@@ -74,6 +80,8 @@ struct Importer<'a> {
     /// Records acknowledged.
     imported: u64,
     bad_lines: u64,
+    /// A sorted import takes place as a whole or not at all.
+    is_atomic: bool,
 }
 
 impl Import {
@@ -94,6 +102,7 @@ impl Import {
             batch_bytes: 0,
             imported: 0,
             bad_lines: 0,
+            is_atomic: false,
         };
         let mut lines = Lines::new(BufReader::with_capacity(1 << 18, input));
         let result = importer.run(&mut lines);
@@ -152,33 +161,98 @@ fn report(importer: &Importer<'_>, bytes: u64, seconds: f64, out: &mut dyn Write
 
 impl Importer<'_> {
     fn run<R: io::BufRead>(&mut self, lines: &mut Lines<R>) -> CommandResult {
+        if self.args.sorted {
+            return self.run_sorted(lines);
+        }
         let mut record = Record::default();
+        while self.next_record(lines, &mut record)?.is_some() {
+            self.add(&record)?;
+        }
+        self.write_batch()?;
+        // A file without records makes a database, too.
+        self.db().map(drop)
+    }
+
+    /// Ingests the records, which come in key order.
+    fn run_sorted<R: io::BufRead>(&mut self, lines: &mut Lines<R>) -> CommandResult {
+        let db = self.db()?;
+        self.is_atomic = EngineKind::parse(db.stats().engine)?.ingests_atomically();
+        let records = self.args.keyspace.of(&db, true)?;
+        let (mut failure, mut passed) = (None, 0);
+        let done = records.ingest(|ingest| {
+            let outcome = self.pass(lines, ingest, &mut passed);
+            outcome.map_err(|cause| {
+                failure = Some(cause);
+                Error::InvalidArgument("the import has ended".into())
+            })
+        });
+        match (done, failure) {
+            (Ok(done), _) => self.imported = done.entries,
+            (Err(error), failure) => {
+                // What was written stays.
+                self.imported = if self.is_atomic { 0 } else { passed };
+                return Err(failure.unwrap_or_else(|| Failure::from(error).hint(self.fate())));
+            }
+        }
+        Ok(())
+    }
+
+    fn pass<R: io::BufRead>(
+        &mut self,
+        lines: &mut Lines<R>,
+        ingest: &mut Ingest<'_>,
+        passed: &mut u64,
+    ) -> CommandResult {
+        let mut record = Record::default();
+        while let Some(number) = self.next_record(lines, &mut record)? {
+            ingest.put(&record.key, &record.value).map_err(|error| {
+                let text = format!("line {number} of {}: {error}", self.args.name());
+                Failure::error(text).hint(self.fate())
+            })?;
+            *passed += 1;
+            if passed.is_multiple_of(BATCH_RECORDS) {
+                self.bar.set_message(format!("{} records", grouped(*passed)));
+            }
+        }
+        Ok(())
+    }
+
+    /// What becomes of the records of a sorted import that ends early.
+    fn fate(&self) -> &'static str {
+        match self.is_atomic {
+            true => "nothing is imported",
+            false => "records before it may be imported; importing them again does no harm",
+        }
+    }
+
+    /// Reads the next record; returns the number of its line, or `None` behind the last.
+    fn next_record<R: io::BufRead>(
+        &mut self,
+        lines: &mut Lines<R>,
+        record: &mut Record,
+    ) -> CommandResult<Option<u64>> {
         loop {
+            let read = match interrupt::requested() {
+                true => None,
+                false => lines.next_line().map_err(|e| self.unreadable(&e))?,
+            };
+            // Input that Ctrl-C cut short is not a line.
             if interrupt::requested() {
                 self.write_batch()?;
                 return Err(self.interrupted());
             }
-            let read = lines.next_line().map_err(|e| self.unreadable(&e))?;
-            // Input that Ctrl-C cut short is not a line.
-            let Some((number, line)) = read.filter(|_| !interrupt::requested()) else {
-                self.write_batch()?;
-                if interrupt::requested() {
-                    return Err(self.interrupted());
-                }
-                // A file without records makes a database, too.
-                return self.db().map(drop);
-            };
-            match self
-                .args
-                .format
-                .read(line, &mut record)
+            let Some((number, line)) = read else { return Ok(None) };
+            let args = self.args;
+            let outcome = (args.format.read(line, record))
                 .and_then(|()| within_limits(&record.key, &record.value))
-                .and_then(|()| self.args.keyspace.takes(&record.key))
-            {
-                Ok(()) => self.add(&record)?,
-                Err(problem) => self.bad_line(number, line, &problem)?,
+                .and_then(|()| args.keyspace.takes(&record.key));
+            if let Err(problem) = &outcome {
+                self.bad_line(number, line, problem)?;
             }
             self.bar.set_position(lines.bytes());
+            if outcome.is_ok() {
+                return Ok(Some(number));
+            }
         }
     }
 
@@ -225,6 +299,10 @@ impl Importer<'_> {
             self.bar.suspend(|| drop(writeln!(io::stderr(), "terrace: {text}")));
             return Ok(());
         }
+        if self.args.sorted {
+            let how = "; mend the line and import again, or add --keep-going to import the others";
+            return Err(Failure::error(text).hint(format!("{}{how}", self.fate())));
+        }
         self.write_batch()?;
         let before = match self.imported {
             0 => "nothing is imported".to_string(),
@@ -249,6 +327,9 @@ impl Importer<'_> {
     }
 
     fn interrupted(&self) -> Failure {
+        if self.args.sorted {
+            return interrupt::stopped(format!("stopped; {}", self.fate()));
+        }
         if self.imported == 0 {
             return interrupt::stopped("stopped; nothing was imported");
         }

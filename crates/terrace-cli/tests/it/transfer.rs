@@ -36,6 +36,31 @@ fn export_gives_back_a_canonical_import() {
     assert_eq!(left.len(), 3, "{left:?}");
 }
 
+/// Must catch a sorted import that differs from another one, that takes records out of order, or that leaves a part.
+#[test]
+fn sorted_records_are_ingested() {
+    let text = canonical(3000);
+    for engine in ["lsm", "slm"] {
+        let bed = Bed::new();
+        let import = |input: &str, args: &[&str]| {
+            let args = [&["-", "--sorted", "--engine", engine], args].concat();
+            bed.run_with("import", &args, input.as_bytes())
+        };
+        import("a\t1\nb\t2\na\t3\n", &[]).fails(3, &["line 3", "does not come after"]);
+        let left = bed.db.exists();
+        assert_eq!(left, engine == "slm", "what an engine writes in batches stays");
+        if left {
+            bed.run("delete", &["--all"]).text();
+        }
+        assert!(import(&text, &[]).text().contains("imported 3,006 records"));
+        assert_eq!(String::from_utf8(bed.export()).unwrap(), text);
+        import("k\tv\nbad\n", &[]).fails(3, &["line 2", "--keep-going"]);
+        import("k\tv\nbad\nl\tw\n", &["--keep-going", "--keyspace", "s"]).fails(3, &["1 line could not"]);
+        assert_eq!(bed.run("scan", &["--keyspace", "s"]).text(), "k\tv\nl\tw\n");
+        assert_eq!(bed.run::<&str>("check", &[]).code, 0);
+    }
+}
+
 /// A pipe was replaced by a file, and so was a device.
 #[test]
 fn export_writes_into_what_is_no_file() {

@@ -210,6 +210,16 @@ impl EmptyRanges {
         self.any.store(!ranges.is_empty(), Ordering::SeqCst);
     }
 
+    /// Everything up to number `last` has been given out, for puts of any keys.
+    pub fn write_anywhere(&self, last: u64) {
+        self.given_out.store(last, Ordering::SeqCst);
+        if self.any.load(Ordering::SeqCst) {
+            let mut ranges = self.ranges.lock();
+            ranges.clear();
+            self.any.store(false, Ordering::SeqCst);
+        }
+    }
+
     /// What a walk at `seq` from `bound` need not pass.
     pub fn skip(&self, direction: Direction, bound: Bound<&[u8]>, seq: u64) -> Skip {
         if !self.any.load(Ordering::Acquire) {

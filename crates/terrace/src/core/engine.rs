@@ -67,6 +67,12 @@ pub(crate) trait Engine: Send + Sync + Debug {
         self.apply(group).map(|()| true)
     }
 
+    /// Writes the entries that `fill` passes, each key once and in order, into tables that nobody sees yet, as versions
+    /// with this `number`. `None`, with nothing done, from an engine that makes no tables of them.
+    fn write_hidden(&self, _number: u64, _fill: &mut Fill<'_>) -> Option<Result<Box<dyn HiddenTables>>> {
+        None
+    }
+
     /// The value of `key`: its version at snapshot `at`, else the newest visible one.
     fn get(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>>;
 
@@ -119,6 +125,22 @@ pub(crate) trait Engine: Send + Sync + Debug {
 
     /// Waits for the background work that has begun and marks everything closed. Later calls do nothing.
     fn close(&self) -> Result<()>;
+}
+
+/// Takes a key and its value.
+pub(crate) type Take<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
+
+/// Passes entries, in order.
+pub(crate) type Fill<'a> = dyn FnMut(&mut Take<'_>) -> Result<()> + 'a;
+
+/// Tables that an engine has written and nobody sees. They are removed with this unless they are shown.
+pub(crate) trait HiddenTables: Send {
+    /// Makes all of them durable and findable, though not yet visible, or none. The caller leads, and their number is
+    /// the highest that was given out.
+    fn show(self: Box<Self>) -> Result<()>;
+
+    /// The same entries as versions with another `number`.
+    fn renumbered(self: Box<Self>, number: u64) -> Result<Box<dyn HiddenTables>>;
 }
 
 /// The direction of a walk.

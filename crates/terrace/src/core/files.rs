@@ -119,6 +119,21 @@ impl Files {
         self.fs.create(&self.table(number))
     }
 
+    /// Where table `number` lies as long as it is hidden.
+    pub fn hidden_table(&self, number: u64) -> PathBuf {
+        FileName::TableHidden(number).path(&self.dir)
+    }
+
+    /// Creates the file of table `number`, which is hidden: whatever becomes of the manifest, it does not count.
+    pub fn create_hidden(&self, number: u64) -> Result<Box<dyn WriteFile>> {
+        self.fs.create(&self.hidden_table(number))
+    }
+
+    /// Hides table `number` no more. Its name is not durable yet.
+    pub fn show_table(&self, number: u64) -> Result<()> {
+        self.fs.rename(&self.hidden_table(number), &self.table(number))
+    }
+
     /// The file of the table described by `meta`; it is opened when it is read and not removed before this is
     /// dropped.
     pub fn hold_table(self: &Arc<Self>, meta: &TableMeta) -> Arc<dyn ReadFile> {

@@ -110,6 +110,13 @@ impl RangeTombstones {
         }
     }
 
+    /// Any keys are about to be put.
+    pub fn note_puts_anywhere(&self) {
+        let list = self.load();
+        let all = list.iter().flat_map(|list| list.iter());
+        all.for_each(|tombstone| tombstone.is_untouched.store(false, Ordering::Release));
+    }
+
     /// Adds one that was written under `number`, before anybody can see it.
     pub fn add_new(&self, new: &NewRangeTombstone, number: u64) {
         let found = RangeTombstone::found(new.id, number, new.spans.clone());

@@ -5,6 +5,7 @@ mod commit;
 mod explain;
 mod filtering;
 mod folding;
+mod ingest;
 mod iter;
 mod keyspace;
 mod range;
@@ -45,6 +46,7 @@ use crate::scratch;
 use crate::stats::Stats;
 
 pub use explain::Explanation;
+pub use ingest::{Ingest, Ingested};
 pub use iter::{DbIter, Entries};
 pub use keyspace::{Expiry, Keyspace, KeyspaceOptions, KeyspaceStats};
 pub use range::KeyRange;

@@ -4,6 +4,7 @@
 //! happened or not. The head of [`compaction::leveled`](crate::compaction::leveled) has the rules by which a
 //! policy keeps compactions apart.
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -27,9 +28,17 @@ struct Claim<'a, B: WriteBuffer> {
 impl<'a, B: WriteBuffer> Claim<'a, B> {
     fn next(tree: &'a LeveledTree<B>) -> Option<Self> {
         let oldest = tree.oldest_snapshot();
-        // The choice and the claim are one step, so that no two compactions read one run.
+        Self::of(tree, |busy| tree.resume(busy).or_else(|| tree.choose(busy, oldest)))
+    }
+
+    /// What `choose` chooses beside what is busy. The choice and the claim are one step, so that no two compactions read
+    /// one run, and nothing else takes a place that one writes to.
+    fn of(
+        tree: &'a LeveledTree<B>,
+        choose: impl FnOnce(&BTreeSet<u64>) -> Option<(Task, Arc<Levels>)>,
+    ) -> Option<Self> {
         let mut busy = tree.choosing.lock();
-        let (task, levels) = tree.resume(&busy).or_else(|| tree.choose(&busy, oldest))?;
+        let (task, levels) = choose(&busy)?;
         busy.extend(task.pick.tables());
         drop(busy);
         Some(Claim { tree, task, levels })
@@ -175,10 +184,14 @@ impl<B: WriteBuffer> LeveledTree<B> {
 
     fn compact_while(&self, choose: impl Fn(&LevelsView<'_>) -> Option<Pick>) -> Result<()> {
         loop {
-            let levels = self.readable().levels.clone();
-            let pick = self.pick_of(&levels, &self.choosing.lock(), &choose);
-            let Some(pick) = pick else { return Ok(()) };
-            let outcome = self.run_task(&self.task(&levels, pick), &levels, Patience::ToTheEnd);
+            let claim = Claim::of(self, |busy| {
+                let levels = self.readable().levels.clone();
+                let pick = self.pick_of(&levels, busy, &choose)?;
+                Some((self.task(&levels, pick), levels))
+            });
+            let Some(claim) = claim else { return Ok(()) };
+            let outcome = self.run_task(&claim.task, &claim.levels, Patience::ToTheEnd);
+            drop(claim);
             self.sweep();
             outcome.inspect_err(|_| self.core.counters.background_errors.add(1))?;
         }

@@ -9,7 +9,7 @@ use terrace_base::Result;
 use terrace_pmem::Pool;
 
 use super::{LeveledTree, Memtable, Stage, WriteBuffer, check};
-use crate::core::engine::{Direction, Engine, EngineIter};
+use crate::core::engine::{Direction, Engine, EngineIter, Fill, HiddenTables};
 use crate::core::lent::{Lent, to_keep};
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
@@ -19,6 +19,10 @@ use crate::stats::Stats;
 impl<B: WriteBuffer> Engine for LeveledTree<B> {
     fn apply(&self, group: Group<'_>) -> Result<()> {
         self.apply_group(group)
+    }
+
+    fn write_hidden(&self, number: u64, fill: &mut Fill<'_>) -> Option<Result<Box<dyn HiddenTables>>> {
+        self.can_ingest().then(|| self.write_tables(number, fill))
     }
 
     fn rotate(&self) -> Result<()> {

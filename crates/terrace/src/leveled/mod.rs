@@ -14,6 +14,7 @@
 //! | `flush.rs` | memtables, oldest first, out of memory |
 //! | `task.rs` | the next compaction, and the kind of its outputs |
 //! | `compact.rs`, `merge.rs` | compaction jobs, and the merge that one does in parts |
+//! | `ingest.rs` | tables written from a sorted stream, and the step in which they appear |
 //! | `change.rs` | a change of the runs: into the manifest, and before readers |
 //! | `options.rs` | the options of a tree |
 //! | `recover.rs`, `check.rs`, `repair.rs` | the work of opening; proving everything; what a repair recovers |
@@ -39,6 +40,7 @@ mod check;
 mod compact;
 mod engine;
 mod flush;
+mod ingest;
 pub(crate) mod logged;
 mod merge;
 mod options;

@@ -141,6 +141,15 @@ impl<'a> Outputs<'a> {
         }
     }
 
+    /// The same; tables are hidden until they are shown.
+    pub fn hidden(self) -> Self {
+        let writer = match self.writer {
+            Writer::Tables(writer) => Writer::Tables(writer.hidden()),
+            lists @ Writer::Lists(_) => lists,
+        };
+        Outputs { writer, ..self }
+    }
+
     /// The same; notes the places of the keys that are `wanted`.
     pub fn noting(self, wanted: Option<Box<Wanted<'a>>>) -> Self {
         Outputs { wanted, ..self }

@@ -6,6 +6,7 @@
 //! | `CURRENT.tmp` | a `CURRENT` being written; worthless |
 //! | `MANIFEST-000007` | a manifest; the one that `CURRENT` names counts, others are leftovers |
 //! | `000012.sst` | table 12 |
+//! | `000012.sst.new` | table 12 of an ingest that has not taken place; worthless |
 //! | `000003.log` | commit log 3 |
 //! | `000003.log.new` | commit log 3 being begun; worthless |
 //! | `SLOTS` | large items in slots |
@@ -51,6 +52,8 @@ pub enum FileName {
     Manifest(u64),
     /// A table, by its file number.
     Table(u64),
+    /// A table of an ingest that has not taken place, by its file number.
+    TableHidden(u64),
     /// A commit log, by its file number.
     Log(u64),
     /// A commit log being begun, by its file number.
@@ -84,6 +87,7 @@ impl FileName {
         let number = number.parse().ok()?;
         match extension {
             "sst" => Some(FileName::Table(number)),
+            "sst.new" => Some(FileName::TableHidden(number)),
             "log" => Some(FileName::Log(number)),
             "log.new" => Some(FileName::LogBegun(number)),
             _ => None,
@@ -103,6 +107,7 @@ impl fmt::Display for FileName {
             FileName::CurrentTemp => f.write_str(CURRENT_TEMP),
             FileName::Manifest(number) => write!(f, "MANIFEST-{number:06}"),
             FileName::Table(number) => write!(f, "{number:06}.sst"),
+            FileName::TableHidden(number) => write!(f, "{number:06}.sst.new"),
             FileName::Log(number) => write!(f, "{number:06}.log"),
             FileName::LogBegun(number) => write!(f, "{number:06}.log.new"),
             FileName::Slots => f.write_str("SLOTS"),
@@ -226,6 +231,7 @@ mod tests {
             Manifest(1),
             Manifest(12_345_678),
             Table(7),
+            TableHidden(7),
             Log(1_000_000),
             LogBegun(12),
         ] {
@@ -234,7 +240,7 @@ mod tests {
         for stranger in [
             "current",
             "7.log.new",
-            "000007.sst.new",
+            "7.sst.new",
             "MANIFEST-7",
             "MANIFEST-+00007",
             "7.sst",

@@ -21,7 +21,8 @@ pub struct Listing {
     pub missing_tables: Vec<u64>,
     /// Commit logs that are still needed, by number, ascending.
     pub logs: Vec<u64>,
-    /// Old manifests, half-written pointers, logs no longer needed and logs that were only begun.
+    /// Old manifests, half-written pointers, logs no longer needed, logs that were only begun and tables of ingests that
+    /// have not taken place.
     pub leftovers: Vec<PathBuf>,
     /// Every other name.
     pub foreign: Vec<PathBuf>,
@@ -42,7 +43,11 @@ impl Listing {
                 FileName::Log(number) if number >= state.log_number => listing.logs.push(number),
                 FileName::Manifest(number) if Some(number) == current => (),
                 FileName::Current | FileName::Slots | FileName::Lock => (),
-                FileName::Log(_) | FileName::LogBegun(_) | FileName::Manifest(_) | FileName::CurrentTemp => {
+                FileName::Log(_)
+                | FileName::LogBegun(_)
+                | FileName::TableHidden(_)
+                | FileName::Manifest(_)
+                | FileName::CurrentTemp => {
                     listing.leftovers.push(name.path(dir));
                 }
             }

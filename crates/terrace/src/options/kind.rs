@@ -130,6 +130,12 @@ impl EngineKind {
         self.facts().in_pool == InPool::Everything
     }
 
+    /// Whether an [ingest](crate::Db::ingest) takes place as a whole or not at all. The others write it in large
+    /// batches.
+    pub fn ingests_atomically(self) -> bool {
+        matches!(self, EngineKind::Lsm | EngineKind::Tlsm)
+    }
+
     /// # Errors
     ///
     /// `Unsupported` if nothing is ever compacted.

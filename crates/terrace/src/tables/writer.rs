@@ -25,6 +25,7 @@ pub(crate) struct TableWriter<'a> {
     files: &'a Arc<Files>,
     manifest: &'a Manifest,
     options: WriterOptions,
+    is_hidden: bool,
     current: Option<Open>,
     last_key: Vec<u8>,
 }
@@ -49,12 +50,22 @@ pub(crate) struct MadeTable {
 pub(crate) struct MadeFile {
     files: Arc<Files>,
     number: u64,
+    is_hidden: bool,
     kept: bool,
 }
 
 impl MadeFile {
-    fn new(files: &Arc<Files>, number: u64) -> MadeFile {
-        MadeFile { files: files.clone(), number, kept: false }
+    fn new(files: &Arc<Files>, number: u64, is_hidden: bool) -> MadeFile {
+        MadeFile { files: files.clone(), number, is_hidden, kept: false }
+    }
+
+    /// Hides it no more.
+    pub fn show(&mut self) -> Result<()> {
+        if self.is_hidden {
+            self.files.show_table(self.number)?;
+            self.is_hidden = false;
+        }
+        Ok(())
     }
 
     /// The table's number.
@@ -76,8 +87,10 @@ impl MadeFile {
 
 impl Drop for MadeFile {
     fn drop(&mut self) {
-        if !self.kept {
-            self.files.remove_tables([self.number]);
+        match (self.kept, self.is_hidden) {
+            (true, _) => {}
+            (false, true) => self.files.remove([self.files.hidden_table(self.number)]),
+            (false, false) => self.files.remove_tables([self.number]),
         }
     }
 }
@@ -85,7 +98,12 @@ impl Drop for MadeFile {
 impl<'a> TableWriter<'a> {
     /// A writer of tables with numbers from `manifest`.
     pub fn new(files: &'a Arc<Files>, manifest: &'a Manifest, options: WriterOptions) -> Self {
-        TableWriter { files, manifest, options, current: None, last_key: Vec::new() }
+        TableWriter { files, manifest, options, is_hidden: false, current: None, last_key: Vec::new() }
+    }
+
+    /// The same; the tables are hidden until they are shown.
+    pub fn hidden(self) -> Self {
+        TableWriter { is_hidden: true, ..self }
     }
 
     /// The number of the table being written.
@@ -118,8 +136,11 @@ impl<'a> TableWriter<'a> {
     fn begin(&self) -> Result<Open> {
         self.manifest.unseal()?;
         let number = self.manifest.take_numbers(1).start;
-        let created = self.files.create_table(number)?;
-        let file = MadeFile::new(self.files, number);
+        let created = match self.is_hidden {
+            true => self.files.create_hidden(number)?,
+            false => self.files.create_table(number)?,
+        };
+        let file = MadeFile::new(self.files, number, self.is_hidden);
         Ok(Open { builder: TableBuilder::new(created, number, self.options.table.clone())?, file })
     }
 

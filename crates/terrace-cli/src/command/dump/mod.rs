@@ -53,7 +53,7 @@ impl Dump {
             return manifest_of(path, out);
         }
         match FileName::parse(path) {
-            Some(FileName::Table(number)) => table::dump(self, number, out),
+            Some(FileName::Table(number) | FileName::TableHidden(number)) => table::dump(self, number, out),
             Some(FileName::Log(number) | FileName::LogBegun(number)) => log::dump(path, number, out),
             Some(FileName::Manifest(number)) => self.manifest(number, out),
             Some(FileName::Current | FileName::CurrentTemp) => manifest_of(parent(path), out),

@@ -21,6 +21,7 @@
 
 mod choice;
 mod debt;
+mod lowest;
 mod policy;
 mod split;
 mod targets;
@@ -33,6 +34,7 @@ mod view;
 use std::fmt::Debug;
 
 pub use choice::{Pick, rewrite};
+pub use lowest::lowest_level;
 #[cfg(test)]
 use policy::OutputLimits;
 pub use policy::{LevelPolicy, LeveledPolicy, Range};

@@ -88,7 +88,7 @@ impl Keyspace {
     }
 
     /// `value` as it is stored if it is put now, for `ttl` in the unit of deadlines.
-    pub(super) fn stored<'v>(&self, value: &'v [u8], ttl: Option<u64>) -> Result<Cow<'v, [u8]>> {
+    pub(in crate::db) fn stored<'v>(&self, value: &'v [u8], ttl: Option<u64>) -> Result<Cow<'v, [u8]>> {
         self.db.inner.core.deadlines.stored(&self.open, value, ttl)
     }
 }

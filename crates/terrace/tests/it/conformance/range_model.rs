@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrace::{Bytes, Db, MergeOperator, Snapshot, WriteBatch};
+use terrace::{Bytes, Db, Ingest, MergeOperator, Snapshot, WriteBatch};
 use terrace_base::rng::Rng;
 use terrace_pmem::Granularity;
 
@@ -88,8 +88,24 @@ fn batch(rng: &mut Rng, db: &Db, model: &mut Model) {
     db.write(batch).unwrap();
 }
 
+/// Ingests some keys into one of the keyspaces.
+fn ingest(rng: &mut Rng, db: &Db, model: &mut Model) {
+    let is_default = rng.one_in(2);
+    let mut keys: Vec<Vec<u8>> = (0..rng.below(30)).map(|_| some_key(rng)).collect();
+    keys.sort();
+    keys.dedup();
+    let entries: Map = keys.into_iter().map(|key| (key, value(rng))).collect();
+    let fill = |ingest: &mut Ingest<'_>| entries.iter().try_for_each(|(key, value)| ingest.put(key, value));
+    let done = match is_default {
+        true => db.ingest(fill).unwrap(),
+        false => merging(db, SPACE, MergeOperator::append()).ingest(fill).unwrap(),
+    };
+    assert_eq!(done.entries, entries.len() as u64);
+    model.entry(if is_default { "" } else { SPACE }).or_default().extend(entries);
+}
+
 fn operate(rng: &mut Rng, db: &Db, model: &mut Model) {
-    match rng.below(18) {
+    match rng.below(20) {
         0..=5 => {
             let (key, value) = (some_key(rng), value(rng));
             db.put(&key, &value).unwrap();
@@ -127,6 +143,7 @@ fn operate(rng: &mut Rng, db: &Db, model: &mut Model) {
             assert_eq!(old.as_deref(), map.get(&key).map(|value| &value[..]), "{key:02x?}");
             map.insert(key, new);
         }
+        17 | 18 => ingest(rng, db, model),
         _ => db.flush().unwrap(),
     }
 }

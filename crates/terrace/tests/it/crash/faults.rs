@@ -159,7 +159,7 @@ fn of_anything_unheeded() {
     }
 }
 
-fn each_fails(script: impl Into<Script>) {
+pub fn each_fails(script: impl Into<Script>) {
     let Script { seed, ops } = script.into();
     for (engine, granularity) in everywhere() {
         let explorer = one_look(Exploration { engine, granularity, seed, images: IMAGES });

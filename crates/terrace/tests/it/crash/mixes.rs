@@ -2,7 +2,7 @@
 
 use terrace_base::rng::Rng;
 
-use super::ops::{Op, Write};
+use super::ops::{Op, Write, key};
 
 /// How often each kind of operation comes, out of the sum of all.
 #[derive(Debug, Clone, Copy)]
@@ -22,6 +22,7 @@ pub struct Mix {
     pub reopen: u64,
     pub kill: u64,
     pub delete_range: u64,
+    pub ingest: u64,
     /// Keys in use.
     pub keys: u64,
     /// Longest value.
@@ -76,6 +77,7 @@ impl Mix {
         reopen: 0,
         kill: 0,
         delete_range: 0,
+        ingest: 0,
         keys: 0,
         len: 0,
     };
@@ -149,14 +151,35 @@ impl Mix {
         reopen: 1,
         kill: 1,
         delete_range: 0,
+        ingest: 0,
         keys: 40,
         len: 300,
+    };
+
+    /// Ingests beside everything else.
+    pub const INGESTS: Mix = Mix {
+        put: 10,
+        synced: 1,
+        delete: 3,
+        batch: 1,
+        ingest: 8,
+        snapshot: 1,
+        read: 1,
+        release: 1,
+        flush: 1,
+        compact: 1,
+        background: 4,
+        reopen: 1,
+        kill: 1,
+        keys: 60,
+        len: 200,
+        ..Mix::NONE
     };
 }
 
 fn one(rng: &mut Rng, mix: Mix) -> Op {
     type Make = fn(&mut Rng, Mix) -> Op;
-    let kinds: [(u64, Make); 15] = [
+    let kinds: [(u64, Make); 16] = [
         (mix.put, |r, m| Op::Put { key: some_key(r, m), len: some_len(r, m) }),
         (mix.synced, |r, m| Op::PutSynced { key: some_key(r, m), len: some_len(r, m) }),
         (mix.delete, |r, m| Op::Delete { key: some_key(r, m) }),
@@ -172,6 +195,7 @@ fn one(rng: &mut Rng, mix: Mix) -> Op {
         (mix.kill, |_, _| Op::Kill),
         (mix.transact, |r, m| some_transaction(r, m)),
         (mix.delete_range, |r, m| Op::DeleteRange { from: some_key(r, m), to: some_key(r, m) }),
+        (mix.ingest, |r, m| Op::Ingest(some_stream(r, m))),
     ];
     let mut at = rng.below(kinds.iter().map(|(weight, _)| weight).sum());
     for (weight, make) in kinds {
@@ -198,6 +222,14 @@ fn some_batch(rng: &mut Rng, mix: Mix) -> Vec<Write> {
     };
     let len = 2 + rng.below(6);
     (0..len).map(|_| some_write(rng)).collect()
+}
+
+/// Keys in order: most of a stretch, or a few anywhere.
+fn some_stream(rng: &mut Rng, mix: Mix) -> Vec<Write> {
+    let (from, share) = (some_key(rng, mix), 1 + rng.below(4));
+    let mut keys: Vec<u16> = (from..mix.keys as u16).filter(|_| rng.below(share) == 0).collect();
+    keys.sort_by_key(|number| key(*number));
+    keys.into_iter().map(|key| Write::Put { key, len: some_len(rng, mix) }).collect()
 }
 
 fn some_transaction(rng: &mut Rng, mix: Mix) -> Op {

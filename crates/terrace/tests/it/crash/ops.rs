@@ -27,6 +27,8 @@ pub enum Op {
         reads: Vec<u16>,
         writes: Vec<Write>,
     },
+    /// Puts that take effect together, ingested.
+    Ingest(Vec<Write>),
     /// Makes everything so far power-safe.
     Sync,
     /// Takes a snapshot.

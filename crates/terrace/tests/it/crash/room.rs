@@ -83,13 +83,17 @@ fn around(seed: u64, full: Op, mix: Mix) -> Vec<Op> {
 #[test]
 fn on_the_disk() {
     for (i, slack) in [0, 60, 700, 1500, 3000, 5000, 12_000].into_iter().enumerate() {
-        for (engine, granularity) in everywhere() {
-            let seed = 20 + i as u64;
-            let ops = around(seed, Op::DiskFull { slack }, MIX);
-            let on_disk = Exploration { engine, granularity, seed, images: IMAGES };
-            let summary = on_disk.explorer().must_pass(without_room(engine), ops);
-            println!("{engine:?} {granularity:?}, {slack} bytes left: {summary:?}");
-        }
+        on_a_full_disk(20 + i as u64, slack, MIX);
+    }
+}
+
+/// Explores operations of `mix` around a time when the disk has `slack` bytes left.
+pub fn on_a_full_disk(seed: u64, slack: u32, mix: Mix) {
+    for (engine, granularity) in everywhere() {
+        let ops = around(seed, Op::DiskFull { slack }, mix);
+        let on_disk = Exploration { engine, granularity, seed, images: IMAGES };
+        let summary = on_disk.explorer().must_pass(without_room(engine), ops);
+        println!("{engine:?} {granularity:?}, {slack} bytes left: {summary:?}");
     }
 }
 

@@ -131,6 +131,7 @@ impl<'a> Session<'a> {
             Op::DeleteRange { from, to } => {
                 self.write(ledger, &deletes_between(*from, *to), How::Range(*from, *to))
             }
+            Op::Ingest(puts) => self.write(ledger, puts, How::Ingest),
             Op::Sync => {
                 let outcome = self.db().sync();
                 if self.has_worked("sync", outcome)? {

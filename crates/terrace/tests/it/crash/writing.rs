@@ -1,6 +1,6 @@
 //! How the writes of an operation are made: as a batch, by a transaction, or as a deletion of a range.
 
-use terrace::{Db, Error, Result, WriteBatch, WriteOptions};
+use terrace::{Db, Error, Ingest, Result, WriteBatch, WriteOptions};
 use terrace_sim::{Change, Map};
 
 use super::ops::{ends, key};
@@ -14,6 +14,8 @@ pub enum How<'a> {
     Transaction(&'a [u16]),
     /// As a deletion of the range between the keys of these numbers.
     Range(u16, u16),
+    /// As an ingest.
+    Ingest,
 }
 
 impl How<'_> {
@@ -22,7 +24,11 @@ impl How<'_> {
 
     /// Whether it is acknowledged as power-safe.
     pub fn is_synced(self) -> bool {
-        matches!(self, How::Batch(options) if options.sync)
+        match self {
+            How::Batch(options) => options.sync,
+            How::Ingest => true,
+            How::Transaction(_) | How::Range(..) => false,
+        }
     }
 
     /// Makes `change` in `db`, which holds `now`, if that is known.
@@ -43,8 +49,17 @@ impl How<'_> {
                 let (first, last) = ends(from, to);
                 db.delete_range(first..=last)
             }
+            How::Ingest => ingest(db, change),
         }
     }
+}
+
+fn ingest(db: &Db, change: &Change) -> Result<()> {
+    let entries = |ingest: &mut Ingest<'_>| {
+        let puts = change.0.iter().filter_map(|(k, v)| v.as_ref().map(|v| (k, v)));
+        puts.into_iter().try_for_each(|(k, v)| ingest.put(k, v))
+    };
+    db.ingest(entries).map(drop)
 }
 
 fn transact(db: &Db, reads: &[u16], change: &Change, now: Option<&Map>) -> Result<()> {

@@ -1,0 +1,97 @@
+//! Ingests, crashed anywhere, with operations that fail and with disks that are full.
+
+use terrace::EngineKind;
+use terrace_sim::{KvModel, Recorder, Scenario, World, kv_scenario};
+
+use super::faults::each_fails;
+use super::judge::{judge, options};
+use super::mixes::{Drawn, Mix, Script};
+use super::ops::{Op, Write, key};
+use super::room::{everywhere, on_a_full_disk};
+use super::run::{Errors, Session};
+use super::scenarios::{Exploration, Nested, scenario};
+use crate::harness::with_memtables_of;
+
+/// Images of each engine on each medium; a long run gets more by the environment.
+const IMAGES: u64 = 500;
+
+/// Must catch a stream of which a part is there, one that a recovery brings back or loses, tables that lie below older
+/// versions, and logs that seem to lack the number of an ingest.
+#[test]
+fn ingests_survive_crashes() {
+    for seed in 0..3 {
+        let ops = Drawn { seed: 70 + seed, ops: 45, mix: Mix::INGESTS }.draw();
+        for (engine, granularity) in everywhere() {
+            let scenario = scenario(with_memtables_of(seed, options(engine)), Errors::Fail);
+            let images = if engine.ingests_atomically() { IMAGES } else { IMAGES / 8 };
+            let summary =
+                Exploration { engine, granularity, seed, images }.explorer().must_pass(scenario, ops.clone());
+            println!("{engine:?} {granularity:?} seed {seed}: {summary:?}");
+        }
+    }
+}
+
+/// Must catch what a crash in an opening after an ingest loses.
+#[test]
+fn ingests_survive_crashes_in_openings() {
+    let ops = Drawn { seed: 74, ops: 30, mix: Mix { reopen: 3, kill: 3, ..Mix::INGESTS } }.draw();
+    for (engine, granularity) in everywhere().filter(|(engine, _)| engine.ingests_atomically()) {
+        let explorer = Exploration { engine, granularity, seed: 74, images: 150 }.explorer();
+        let explorer = Nested { depth: 1, events: 3 }.within(explorer);
+        let summary = explorer.must_pass(scenario(options(engine), Errors::Fail), ops.clone());
+        println!("{engine:?} {granularity:?}: {summary:?}");
+    }
+}
+
+fn stream(from: u16, len: u32) -> Op {
+    let mut keys: Vec<u16> = (from..from + 30).step_by(3).collect();
+    keys.sort_by_key(|number| key(*number));
+    Op::Ingest(keys.into_iter().map(|key| Write::Put { key, len }).collect())
+}
+
+/// Must catch an ingest that fails in the middle and leaves a part, a file or a store that refuses another one.
+#[test]
+fn ingests_that_fail() {
+    let few = |from: u16| (from..from + 6).map(|key| Op::Put { key, len: 100 });
+    let mut ops: Vec<Op> = few(1).collect();
+    ops.extend([stream(1, 90), Op::Snapshot]);
+    ops.extend(few(20));
+    ops.extend([stream(10, 200), Op::ReadSnapshots, Op::Background, Op::PutSynced { key: 4, len: 30 }]);
+    ops.extend([stream(40, 60), Op::Flush, Op::Compare]);
+    each_fails(Script { seed: 75, ops });
+}
+
+/// Must catch an ingest that is refused for want of room and takes some for good.
+#[test]
+fn ingests_on_a_full_disk() {
+    for (i, slack) in [0, 900, 4000, 9000].into_iter().enumerate() {
+        on_a_full_disk(80 + i as u64, slack, Mix { kill: 0, reopen: 0, synced: 0, ..Mix::INGESTS });
+    }
+}
+
+/// Ingests one stream while it is open.
+fn beside_another(engine: EngineKind) -> impl Scenario<Op = Op, Model = KvModel> {
+    kv_scenario(
+        move |world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]| {
+            let mut session = Session::open(world, &options(engine), Errors::Fail)?;
+            let db = session.db().clone();
+            let done = db.ingest(|_| {
+                ops.iter().try_for_each(|op| session.carry_out(op, recorder)).map_err(terrace::Error::invalid)
+            });
+            done.map(drop).map_err(|e| e.to_string())
+        },
+        move |world: &World, model: &KvModel| judge(&options(engine), world, model),
+    )
+}
+
+/// Must catch an ingest that harms what is written while its stream is taken.
+#[test]
+fn others_write_beside_an_ingest() {
+    let mix = Mix { reopen: 0, kill: 0, ..Mix::INGESTS };
+    let ops = Drawn { seed: 76, ops: 40, mix }.draw();
+    for (engine, granularity) in everywhere().filter(|(engine, _)| engine.ingests_atomically()) {
+        let explorer = Exploration { engine, granularity, seed: 76, images: 150 }.explorer();
+        let summary = explorer.must_pass(beside_another(engine), ops.clone());
+        println!("{engine:?} {granularity:?}: {summary:?}");
+    }
+}
