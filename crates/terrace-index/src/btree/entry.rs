@@ -34,6 +34,13 @@ pub(crate) struct Target<'a> {
     pub seq: u64,
 }
 
+impl Target<'_> {
+    /// Whether it comes before `other`: by key, then the higher sequence number first.
+    pub fn is_before(&self, other: &Target<'_>) -> bool {
+        self.key.cmp(other.key).then(other.seq.cmp(&self.seq)).is_lt()
+    }
+}
+
 /// Compares an entry's key, looked up by its word, with another.
 pub(crate) type LookUp<'a> = &'a dyn Fn(u64, &[u8]) -> Result<Order>;
 

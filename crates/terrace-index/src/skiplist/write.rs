@@ -74,13 +74,30 @@ impl SkipList {
         }
     }
 
+    /// Links staged records in this order, which is the list's, each as [`link`](Self::link) does: where several belong
+    /// between the same two records that were there, the search for a place goes on from the one before.
+    pub fn link_all<'k>(&self, staged: impl IntoIterator<Item = Staged<'k>>) -> Result<()> {
+        let mut before: Option<(Target<'k>, Place)> = None;
+        for mut one in staged {
+            let follows = |(last, place): &(Target<'_>, Place)| {
+                place.next == one.place.next && last.is_before(&one.target)
+            };
+            if let Some((_, place)) = before.filter(follows) {
+                one.place.prev = place.prev;
+            }
+            before = Some((one.target, Place { prev: one.offset, ..one.place }));
+            self.link(one)?;
+        }
+        Ok(())
+    }
+
     /// Writes a group with two drains: all of it is durable on return. Batches are atomic each.
     pub fn put_group(&self, records: &[Record<'_>]) -> Result<()> {
         let mut staged = records.iter().map(|r| Ok((r, self.stage(r)?))).collect::<Result<Vec<_>>>()?;
         // In ascending order no record of the group comes between another and its staged successor.
         staged.sort_by(|(a, _), (b, _)| a.key.cmp(b.key).then_with(|| b.seq.cmp(&a.seq)));
         self.inner.pool.drain();
-        staged.into_iter().try_for_each(|(_, s)| self.link(s))?;
+        self.link_all(staged.into_iter().map(|(_, staged)| staged))?;
         self.inner.pool.drain();
         Ok(())
     }

@@ -63,10 +63,7 @@ impl Slm {
         }
         memtable.will_index(to_index);
         self.pool.drain();
-        staged
-            .into_iter()
-            .try_for_each(|node| memtable.list().link(node))
-            .map_err(|e| self.half_linked(e))?;
+        memtable.list().link_all(staged).map_err(|e| self.half_linked(e))?;
         self.pool.drain();
         memtable.list().durable_up_to(group.first_seq + group.ops() - 1);
         Ok(())
