@@ -35,6 +35,36 @@ fn an_import_that_was_killed_is_completed_by_another() {
     assert_eq!(bed.run::<&str>("check", &[]).code, 0);
 }
 
+/// Must catch a part of a sorted import that was killed or interrupted, and files that are left of it for good.
+#[test]
+fn a_sorted_import_that_was_stopped_is_as_if_it_never_was() {
+    let bed = Bed::new();
+    let before = lines(0, 500);
+    let sorted = ["-", "--sorted", "--engine", "lsm", "--set", "lsm.table_bytes=64KiB"];
+    assert_eq!(bed.run_with("import", &sorted, &before).code, 0);
+    let left = || {
+        let names = std::fs::read_dir(&bed.db).unwrap().map(|entry| entry.unwrap().path());
+        names.filter(|path| path.extension().is_some_and(|end| end == "new")).count()
+    };
+    for signal in [Signal::KILL, Signal::INT, Signal::TERM] {
+        let mut child = bed.spawn("import", &sorted);
+        child.stdin.as_mut().unwrap().write_all(&lines(200, 30_000)).unwrap();
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let output = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code().is_none(), signal == Signal::KILL, "{said}");
+        assert!(signal == Signal::KILL || said.contains("nothing is imported"), "{said}");
+        assert!(signal != Signal::KILL || left() > 0, "it was killed before it had a table");
+        assert_eq!(bed.export(), before);
+        assert_eq!(bed.run("put", &["key", "value"]).code, 0);
+        assert_eq!(bed.run("delete", &["key"]).code, 0);
+        assert_eq!(left(), 0);
+    }
+    assert_eq!(bed.run_with("import", &sorted, &lines(0, 30_000)).code, 0);
+    assert_eq!(bed.export(), lines(0, 30_000));
+    assert_eq!(bed.run::<&str>("check", &[]).code, 0);
+}
+
 #[test]
 fn ctrl_c_stops_an_import_that_waits_for_input_and_keeps_what_it_had() {
     let bed = Bed::new();
