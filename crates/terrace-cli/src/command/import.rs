@@ -178,9 +178,9 @@ impl Importer<'_> {
         let db = self.db()?;
         self.is_atomic = EngineKind::parse(db.stats().engine)?.ingests_atomically();
         let records = self.args.keyspace.of(&db, true)?;
-        let (mut failure, mut passed) = (None, 0);
+        let mut failure = None;
         let done = records.ingest(|ingest| {
-            let outcome = self.pass(lines, ingest, &mut passed);
+            let outcome = self.pass(lines, ingest);
             outcome.map_err(|cause| {
                 failure = Some(cause);
                 Error::InvalidArgument("the import has ended".into())
@@ -190,28 +190,23 @@ impl Importer<'_> {
             (Ok(done), _) => self.imported = done.entries,
             (Err(error), failure) => {
                 // What was written stays.
-                self.imported = if self.is_atomic { 0 } else { passed };
+                self.imported = db.stats().counts.puts;
                 return Err(failure.unwrap_or_else(|| Failure::from(error).hint(self.fate())));
             }
         }
         Ok(())
     }
 
-    fn pass<R: io::BufRead>(
-        &mut self,
-        lines: &mut Lines<R>,
-        ingest: &mut Ingest<'_>,
-        passed: &mut u64,
-    ) -> CommandResult {
-        let mut record = Record::default();
+    fn pass<R: io::BufRead>(&mut self, lines: &mut Lines<R>, ingest: &mut Ingest<'_>) -> CommandResult {
+        let (mut record, mut passed) = (Record::default(), 0u64);
         while let Some(number) = self.next_record(lines, &mut record)? {
             ingest.put(&record.key, &record.value).map_err(|error| {
                 let text = format!("line {number} of {}: {error}", self.args.name());
                 Failure::error(text).hint(self.fate())
             })?;
-            *passed += 1;
+            passed += 1;
             if passed.is_multiple_of(BATCH_RECORDS) {
-                self.bar.set_message(format!("{} records", grouped(*passed)));
+                self.bar.set_message(format!("{} records", grouped(passed)));
             }
         }
         Ok(())

@@ -47,11 +47,7 @@ fn sorted_records_are_ingested() {
             bed.run_with("import", &args, input.as_bytes())
         };
         import("a\t1\nb\t2\na\t3\n", &[]).fails(3, &["line 3", "does not come after"]);
-        let left = bed.db.exists();
-        assert_eq!(left, engine == "slm", "what an engine writes in batches stays");
-        if left {
-            bed.run("delete", &["--all"]).text();
-        }
+        assert!(!bed.db.exists(), "{engine}: nothing was written");
         assert!(import(&text, &[]).text().contains("imported 3,006 records"));
         assert_eq!(String::from_utf8(bed.export()).unwrap(), text);
         import("k\tv\nbad\n", &[]).fails(3, &["line 2", "--keep-going"]);

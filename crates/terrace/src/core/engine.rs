@@ -135,8 +135,8 @@ pub(crate) type Fill<'a> = dyn FnMut(&mut Take<'_>) -> Result<()> + 'a;
 
 /// Tables that an engine has written and nobody sees. They are removed with this unless they are shown.
 pub(crate) trait HiddenTables: Send {
-    /// Makes all of them durable and findable, though not yet visible, or none. The caller leads, and their number is
-    /// the highest that was given out.
+    /// Makes all of them durable, findable and visible, or none. The caller leads, and their number is the highest that
+    /// was given out.
     fn show(self: Box<Self>) -> Result<()>;
 
     /// The same entries as versions with another `number`.

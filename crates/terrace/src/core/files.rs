@@ -126,7 +126,33 @@ impl Files {
 
     /// Creates the file of table `number`, which is hidden: whatever becomes of the manifest, it does not count.
     pub fn create_hidden(&self, number: u64) -> Result<Box<dyn WriteFile>> {
-        self.fs.create(&self.hidden_table(number))
+        let path = self.hidden_table(number);
+        // A dead process may have left one of this number that could not be removed.
+        let mut waiting = self.waiting.lock();
+        waiting.rows.iter_mut().for_each(|row| row.retain(|other| *other != path));
+        drop(waiting);
+        if self.fs.exists(&path)? {
+            self.fs.remove(&path)?;
+        }
+        self.fs.create(&path)
+    }
+
+    /// Makes it durable that the ingest of this number is taking place: until that is taken back, tables of it that the
+    /// manifest does not name are worthless, and no sign that it has lost some.
+    pub fn begin_ingest(&self, number: u64) -> Result<()> {
+        let path = FileName::Ingest(number).path(&self.dir);
+        if !self.fs.exists(&path)? {
+            self.fs.create(&path)?;
+        }
+        self.sync_names()
+    }
+
+    /// The ingest of this number has taken place.
+    pub fn end_ingest(&self, number: u64) {
+        self.remove([FileName::Ingest(number).path(&self.dir)]);
+        if let Err(error) = self.sync_names() {
+            tracing::warn!(%error, "it may seem to the next opening that an ingest was taking place");
+        }
     }
 
     /// Hides table `number` no more. Its name is not durable yet.

@@ -25,6 +25,10 @@ use crate::options::WriteOptions;
 /// tables for each seven bits.
 const AHEAD: u64 = 1 << 28;
 
+/// By so many bits further ahead is the number of a stream each time that it was overtaken, and at most.
+const FURTHER_BITS: u32 = 4;
+const MOST_FURTHER_BITS: u32 = 16;
+
 /// Bytes of a batch, from an engine that gets batches.
 const BATCH_BYTES: usize = 1 << 20;
 
@@ -70,8 +74,8 @@ impl Db {
     /// atomic by itself, and what was written before an error stays:
     /// [`EngineKind::ingests_atomically`](crate::EngineKind::ingests_atomically) tells.
     ///
-    /// An entry takes the place of what was put before the ingest ends, even if that was after it began. `fill` may use
-    /// the database, but not close it.
+    /// In those two engines an entry takes the place of what was put before the ingest ends, even if that was after it
+    /// began. `fill` may use the database.
     ///
     /// ```
     /// # fn main() -> terrace::Result<()> {
@@ -112,7 +116,7 @@ impl Db {
         callbacks::check_none_runs()?;
         store.check_open()?;
         let (mut fill, mut done, mut lay, mut panic) = (Some(fill), Ingested::default(), None, None);
-        let number = store.number_ahead();
+        let number = store.number_ahead(0)?;
         let tables = store.unmasked.write_hidden(number, &mut |take| {
             let Some(fill) = fill.take() else { return Ok(()) };
             let ingest = Ingest::new(self, keyspace, Sink::Tables(take));
@@ -315,9 +319,12 @@ impl Store {
         }
     }
 
-    /// A number that is given out to nobody soon.
-    fn number_ahead(&self) -> u64 {
-        self.last_seq.load(Ordering::Relaxed) + AHEAD
+    /// A number that is given out to nobody soon. The more often a stream was overtaken, the further ahead: others of
+    /// its time, which began later, do not come that far.
+    fn number_ahead(&self, overtaken: u32) -> Result<u64> {
+        let ahead = AHEAD << (FURTHER_BITS * overtaken).min(MOST_FURTHER_BITS);
+        let number = self.last_seq.load(Ordering::Relaxed).checked_add(ahead);
+        number.ok_or_else(|| Error::invalid("there are no sequence numbers left for an ingest"))
     }
 
     /// Has `tables` appear, which were written with this number.
@@ -328,14 +335,15 @@ impl Store {
         (keyspace, lay): (Option<&Keyspace>, Option<Space>),
         done: Ingested,
     ) -> Result<()> {
-        let waiting = Cell::new(Some(tables));
+        let (waiting, mut times) = (Cell::new(Some(tables)), 0);
         loop {
             {
                 let _stays = self.keep_in_place(keyspace, lay)?;
                 self.alone(|store| store.show_if_ahead(&waiting, number))?;
             }
             let Some(overtaken) = waiting.take() else { break };
-            number = self.number_ahead();
+            times += 1;
+            number = self.number_ahead(times)?;
             waiting.set(Some(overtaken.renumbered(number)?));
         }
         self.core.counters.puts.add(done.entries);
@@ -356,8 +364,6 @@ impl Store {
         self.core.empty_ranges.write_anywhere(number);
         self.core.range_tombstones.note_puts_anywhere();
         tables.show()?;
-        self.unmasked.intact()?;
-        self.core.snapshots.advance(number);
-        Ok(())
+        self.unmasked.intact()
     }
 }

@@ -107,6 +107,8 @@ pub(crate) struct LeveledTree<B: WriteBuffer> {
     debt_bytes: AtomicU64,
     /// Runs hold versions or tombstones that only snapshots keep.
     holds_garbage: AtomicBool,
+    /// The manifest has not decided about an ingest that has failed.
+    is_ingest_undecided: AtomicBool,
     jobs: Arc<Background>,
     /// A line about the work of opening.
     opened: OnceLock<String>,
@@ -187,6 +189,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
             l0_runs: Default::default(),
             debt_bytes: Default::default(),
             holds_garbage: Default::default(),
+            is_ingest_undecided: Default::default(),
             jobs,
             opened: Default::default(),
         };

@@ -20,6 +20,7 @@ use crate::core::request::Group;
 impl<B: WriteBuffer> LeveledTree<B> {
     pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
         self.core.health.check()?;
+        self.decide_ingest()?;
         self.manifest.announce_pool()?;
         B::mend(self)?;
         self.make_room(&group)?;

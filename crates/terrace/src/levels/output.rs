@@ -214,6 +214,11 @@ impl<'a> Outputs<'a> {
         }
     }
 
+    /// Whether the next key goes into a run that is not begun.
+    pub fn begins_next(&self) -> bool {
+        !self.is_open() || self.is_full()
+    }
+
     fn is_full(&self) -> bool {
         match &self.writer {
             Writer::Tables(writer) => writer.is_full(),

@@ -7,6 +7,7 @@
 //! | `MANIFEST-000007` | a manifest; the one that `CURRENT` names counts, others are leftovers |
 //! | `000012.sst` | table 12 |
 //! | `000012.sst.new` | table 12 of an ingest that has not taken place; worthless |
+//! | `INGEST-268435456` | the ingest of this number is taking place: tables of it count if the manifest names them |
 //! | `000003.log` | commit log 3 |
 //! | `000003.log.new` | commit log 3 being begun; worthless |
 //! | `SLOTS` | large items in slots |
@@ -15,6 +16,7 @@
 //!
 //! Numbers have six digits or as many as they need. Any other name is foreign and left alone.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -54,6 +56,8 @@ pub enum FileName {
     Table(u64),
     /// A table of an ingest that has not taken place, by its file number.
     TableHidden(u64),
+    /// Says that the ingest of this number is taking place.
+    Ingest(u64),
     /// A commit log, by its file number.
     Log(u64),
     /// A commit log being begun, by its file number.
@@ -83,6 +87,9 @@ impl FileName {
         if let Some(number) = name.strip_prefix("MANIFEST-") {
             return number.parse().ok().map(FileName::Manifest);
         }
+        if let Some(number) = name.strip_prefix("INGEST-") {
+            return number.parse().ok().map(FileName::Ingest);
+        }
         let (number, extension) = name.split_once('.')?;
         let number = number.parse().ok()?;
         match extension {
@@ -108,6 +115,7 @@ impl fmt::Display for FileName {
             FileName::Manifest(number) => write!(f, "MANIFEST-{number:06}"),
             FileName::Table(number) => write!(f, "{number:06}.sst"),
             FileName::TableHidden(number) => write!(f, "{number:06}.sst.new"),
+            FileName::Ingest(number) => write!(f, "INGEST-{number}"),
             FileName::Log(number) => write!(f, "{number:06}.log"),
             FileName::LogBegun(number) => write!(f, "{number:06}.log.new"),
             FileName::Slots => f.write_str("SLOTS"),
@@ -127,6 +135,12 @@ pub(super) fn list(fs: &dyn Fs, dir: &Path) -> Result<(Vec<FileName>, Vec<PathBu
         }
     }
     Ok((ours, foreign))
+}
+
+/// The numbers of the ingests in `dir` that were taking place when the process ended.
+pub(crate) fn ingests(fs: &dyn Fs, dir: &Path) -> Result<BTreeSet<u64>> {
+    let number = |name| if let FileName::Ingest(number) = name { Some(number) } else { None };
+    Ok(list(fs, dir)?.0.into_iter().filter_map(number).collect())
 }
 
 /// The numbers of the manifests in `dir`, ascending.
@@ -232,6 +246,8 @@ mod tests {
             Manifest(12_345_678),
             Table(7),
             TableHidden(7),
+            Ingest(0),
+            Ingest(u64::MAX),
             Log(1_000_000),
             LogBegun(12),
         ] {
@@ -241,6 +257,8 @@ mod tests {
             "current",
             "7.log.new",
             "7.sst.new",
+            "INGEST-07",
+            "INGEST-",
             "MANIFEST-7",
             "MANIFEST-+00007",
             "7.sst",

@@ -21,8 +21,11 @@ pub struct Listing {
     pub missing_tables: Vec<u64>,
     /// Commit logs that are still needed, by number, ascending.
     pub logs: Vec<u64>,
-    /// Old manifests, half-written pointers, logs no longer needed, logs that were only begun and tables of ingests that
-    /// have not taken place.
+    /// Tables of ingests that have not begun to take place.
+    pub hidden_tables: Vec<PathBuf>,
+    /// What says that ingests were taking place. They may be removed when there is no dead table.
+    pub ingests: Vec<PathBuf>,
+    /// Old manifests, half-written pointers, logs no longer needed and logs that were only begun.
     pub leftovers: Vec<PathBuf>,
     /// Every other name.
     pub foreign: Vec<PathBuf>,
@@ -43,11 +46,9 @@ impl Listing {
                 FileName::Log(number) if number >= state.log_number => listing.logs.push(number),
                 FileName::Manifest(number) if Some(number) == current => (),
                 FileName::Current | FileName::Slots | FileName::Lock => (),
-                FileName::Log(_)
-                | FileName::LogBegun(_)
-                | FileName::TableHidden(_)
-                | FileName::Manifest(_)
-                | FileName::CurrentTemp => {
+                FileName::TableHidden(_) => listing.hidden_tables.push(name.path(dir)),
+                FileName::Ingest(_) => listing.ingests.push(name.path(dir)),
+                FileName::Log(_) | FileName::LogBegun(_) | FileName::Manifest(_) | FileName::CurrentTemp => {
                     listing.leftovers.push(name.path(dir));
                 }
             }

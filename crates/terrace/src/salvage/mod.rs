@@ -20,11 +20,20 @@ use terrace_table::{Kind, Table, TableMeta, TableOptions, salvage};
 
 use crate::core::Core;
 use crate::core::report::RepairReport;
-use crate::manifest::{FileName, Identity, Manifest, State};
+use crate::manifest::{FileName, Identity, Manifest, State, ingests};
 use crate::options::EngineKind;
 use crate::pool;
 
 pub(crate) use runs::{TableSorter, each_newest_in};
+
+/// Whether table `number` is of one of these ingests, none of which has taken place unless the manifest says so.
+fn is_of_ingest(core: &Core, number: u64, ingests: &BTreeSet<u64>) -> bool {
+    let open = || {
+        let path = FileName::Table(number).path(&core.dir);
+        Table::open(core.fs(), &path, number, core.cache().clone(), Access::Random)
+    };
+    !ingests.is_empty() && open().is_ok_and(|table| ingests.contains(&table.meta().max_seq))
+}
 
 /// Which database the remaining files belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -237,7 +246,7 @@ impl Salvage {
 
     fn reserve_numbers(&mut self, known: Option<&State>) -> Result<()> {
         let highest = self.files()?.into_iter().map(|name| match name {
-            FileName::Table(n) | FileName::Log(n) => n,
+            FileName::Table(n) | FileName::TableHidden(n) | FileName::Log(n) => n,
             _ => 0,
         });
         self.next = highest.max().unwrap_or(0).max(known.map_or(0, |s| s.next_file)) + 1;
@@ -246,9 +255,20 @@ impl Salvage {
 
     /// Identifies the table in each file. Files of another database and second copies are set aside.
     fn identify_tables(&mut self, known: Option<&State>, identity: &Identity) -> Result<()> {
+        let ingests = ingests(self.core.fs(), &self.core.dir)?;
         let names = self.files()?.into_iter();
         let mut numbers: Vec<u64> =
             names.filter_map(|name| if let FileName::Table(n) = name { Some(n) } else { None }).collect();
+        let mut worthless = Vec::new();
+        numbers.retain(|number| {
+            let is_named = known.is_some_and(|state| state.has_file(*number));
+            let is_worthless = !is_named && is_of_ingest(&self.core, *number, &ingests);
+            worthless.extend(is_worthless.then_some(*number));
+            !is_worthless
+        });
+        worthless.into_iter().for_each(|number| {
+            self.did(format!("{number:06}.sst is of an ingest that has not taken place: left out"));
+        });
         // Files whose name and content agree come first: of two with one number such a file counts.
         let mut found = Vec::with_capacity(numbers.len());
         for number in numbers.drain(..) {

@@ -54,7 +54,7 @@ impl Pick {
             (self.is_move && !next.is_empty(), "a move on top of other tables"),
             (self.is_move && !are_apart(&inputs), "a move of tables that overlap"),
             (
-                below && self.level == 0 && left.iter().any(|t| t.min_seq <= reach),
+                below && self.level == 0 && left.iter().any(|t| t.min_seq < reach),
                 "an older table left on level 0",
             ),
             ((self.level + 1..self.output).any(passed), "a level passed over that holds older versions"),
@@ -123,7 +123,8 @@ fn from_level_0(view: &LevelsView<'_>, base: usize, max_bytes: u64) -> Option<Pi
     let taken = oldest_first.iter().zip(earliest(&oldest_first)).take_while(|(t, earliest)| {
         // After a repair tables may be newer or older than one another, neighbours or not: every table that
         // stays must be newer than all that go.
-        let goes = bytes < max_bytes || *earliest <= reach;
+        // Those of one ingest have one number, and do not overlap.
+        let goes = bytes < max_bytes || *earliest < reach;
         (bytes, reach) = (bytes + t.bytes, reach.max(t.max_seq));
         goes
     });

@@ -1,34 +1,69 @@
 //! Where a table may lie that is newer than everything and was made outside: as low as possible, so that it is merged
 //! as seldom as possible.
 
-use super::LevelsView;
 use super::view::span;
+use super::{LevelsView, TableFigures};
 use crate::compaction::overlap::overlaps;
 
-/// The lowest level for a new table with keys of `range`, all of its versions newer than those of other tables. Nothing
-/// on that level and above it overlaps the range, unless it is level 0; and no running compaction writes there.
-pub fn lowest_level(view: &LevelsView<'_>, range: (&[u8], &[u8])) -> usize {
-    let free = |level: usize| match level {
-        0 => !view.levels[0].iter().any(|table| overlaps(table.range(), range)),
-        _ => view.overlapping(level, range).is_empty(),
-    };
-    let lowest = most(view, range);
-    (0..view.levels.len()).take_while(|level| *level <= lowest && free(*level)).last().unwrap_or(0)
+/// What running compactions read, as one: its uppermost level, its first key and its last.
+#[derive(Debug)]
+struct Busy<'v> {
+    top: usize,
+    range: (&'v [u8], &'v [u8]),
 }
 
-/// The lowest level as far as running compactions are concerned. Each writes between the keys of what it reads, to the
-/// levels of that or to lower ones.
-fn most(view: &LevelsView<'_>, range: (&[u8], &[u8])) -> usize {
-    let busy = |level: &[_]| level.iter().any(|table: &super::TableFigures<'_>| table.busy);
-    let Some(top) = view.levels.iter().position(|level| busy(level)) else { return usize::MAX };
-    let read: Vec<_> = view.levels.iter().flatten().filter(|table| table.busy).copied().collect();
-    if overlaps(span(&read), range) { top.saturating_sub(1) } else { usize::MAX }
+/// Finds levels for new tables.
+#[derive(Debug)]
+pub struct Lowest<'v> {
+    view: &'v LevelsView<'v>,
+    /// What running compactions read.
+    busy: Option<Busy<'v>>,
+}
+
+impl<'v> Lowest<'v> {
+    /// Finds levels among those of `view`.
+    pub fn new(view: &'v LevelsView<'v>) -> Lowest<'v> {
+        let is_busy = |level: &Vec<TableFigures<'_>>| level.iter().any(|table| table.busy);
+        let busy = view.levels.iter().position(is_busy).map(|top| {
+            let read: Vec<_> = view.levels.iter().flatten().filter(|table| table.busy).copied().collect();
+            Busy { top, range: span(&read) }
+        });
+        Lowest { view, busy }
+    }
+
+    /// The lowest level for a new table with keys of `range`, all of its versions newer than those of other tables.
+    /// Nothing on that level and above it has a key of the range, unless it is level 0; and no running compaction
+    /// writes there. `holds_some` says whether a table of level 0 that spans some of the range has a key in it.
+    pub fn level(&self, range: (&[u8], &[u8]), holds_some: impl Fn(u64) -> bool) -> usize {
+        let free = |level: usize| match level {
+            0 => {
+                let mut spanning = self.view.levels[0].iter().filter(|table| overlaps(table.range(), range));
+                !spanning.any(|table| holds_some(table.number))
+            }
+            _ => self.view.overlapping(level, range).is_empty(),
+        };
+        let most = self.most(range);
+        let levels = 0..self.view.levels.len();
+        levels.take_while(|level| *level <= most && free(*level)).last().unwrap_or(0)
+    }
+
+    /// The lowest level as far as running compactions are concerned. Each writes between the keys of what it reads, to
+    /// the levels of that or to lower ones.
+    fn most(&self, range: (&[u8], &[u8])) -> usize {
+        match &self.busy {
+            Some(busy) if overlaps(busy.range, range) => busy.top.saturating_sub(1),
+            _ => usize::MAX,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compaction::leveled::TableFigures;
+
+    fn lowest_level(view: &LevelsView<'_>, range: (&[u8], &[u8])) -> usize {
+        Lowest::new(view).level(range, |number| number != 6)
+    }
 
     fn table<'a>(number: u64, smallest: &'a [u8], largest: &'a [u8]) -> TableFigures<'a> {
         TableFigures {
@@ -58,6 +93,8 @@ mod tests {
         view.levels[0] = vec![table(4, b"d", b"f"), table(5, b"e", b"k")];
         assert_eq!(lowest_level(&view, (b"f", b"f")), 0);
         assert_eq!(lowest_level(&view, (b"l", b"l")), 3);
+        view.levels[0].push(table(6, b"a", b"z"));
+        assert_eq!(lowest_level(&view, (b"l", b"l")), 3, "it spans the range and has no key in it");
     }
 
     #[test]

@@ -34,7 +34,7 @@ mod view;
 use std::fmt::Debug;
 
 pub use choice::{Pick, rewrite};
-pub use lowest::lowest_level;
+pub use lowest::Lowest;
 #[cfg(test)]
 use policy::OutputLimits;
 pub use policy::{LevelPolicy, LeveledPolicy, Range};

@@ -77,6 +77,8 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
         if self.core.options.read_only {
             return Ok(replayed);
         }
+        // They count for nothing, whatever the manifest decides.
+        self.core.files.remove(listing.hidden_tables.iter().cloned());
         if self.manifest.try_decide()? {
             self.remove_leftovers(listing.dead_tables)?;
             log.drop_old(&self.manifest)?;

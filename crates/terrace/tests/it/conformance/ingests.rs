@@ -165,6 +165,110 @@ pub fn streams_meet(engine: &Engine) {
     assert_clean(&db);
 }
 
+/// Must catch a source that waits for itself, for a close, a check or a writer that waits for it.
+pub fn a_source_may_do_anything(engine: &Engine) {
+    let machine = Machine::new(&Setup::tiny("anything", engine).threaded(2));
+    let db = machine.open().unwrap();
+    let done = db.ingest(|ingest| {
+        pass(ingest, 0..KEYS / 2, b"stream")?;
+        db.put(b"\xffput", b"meanwhile")?;
+        db.flush()?;
+        assert_clean(&db);
+        std::thread::scope(|scope| {
+            let checking = scope.spawn(|| assert_clean(&db));
+            db.put(key(1), b"meanwhile").unwrap();
+            checking.join().unwrap();
+        });
+        db.compact_range(..)?;
+        db.sweep()?;
+        db.transact(|tx| tx.put(key(2), b"meanwhile"))?;
+        pass(ingest, KEYS / 2..KEYS, b"stream")
+    });
+    assert_eq!(done.unwrap().entries, KEYS.into());
+    assert_eq!(with(&db, b"stream"), KEYS as usize, "what is put meanwhile is replaced");
+    let closed = db.ingest(|ingest| {
+        pass(ingest, 0..KEYS, b"closed")?;
+        std::thread::scope(|scope| {
+            scope.spawn(|| db.close().unwrap());
+            while !matches!(db.put(b"beside", b"").map_err(|e| e.kind()), Err(ErrorKind::Closed)) {}
+        });
+        ingest.put(key(KEYS), b"closed").and(ingest.put(vec![1; 100], vec![0; 2 << 20]))
+    });
+    assert_eq!(closed.unwrap_err().kind(), ErrorKind::Closed);
+    drop(db);
+    let db = machine.open().unwrap();
+    assert_eq!(hidden_files(machine.dir(), &machine), 0);
+    assert_clean(&db);
+}
+
+/// Must catch a snapshot that is taken while a stream appears and then misses what the stream replaces.
+pub fn snapshots_stand_beside_streams(engine: &Engine) {
+    const FEW: u32 = 40;
+    let machine = Machine::new(&Setup::tiny("beside", engine).threaded(3));
+    let db = machine.open().unwrap();
+    let put_all = |value: &[u8]| db.ingest(|ingest| pass(ingest, 0..FEW, value)).map(drop);
+    put_all(b"0").unwrap();
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Acquire) {
+                    let snapshot = db.snapshot();
+                    for _ in 0..3 {
+                        let read =
+                            |i| snapshot.get(key(i)).unwrap().expect("the key was put, and never deleted");
+                        let first = read(0);
+                        let all = (1..FEW).all(|i| read(i) == first);
+                        assert!(
+                            all || !engine.kind.ingests_atomically(),
+                            "a snapshot sees a part of a stream"
+                        );
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Acquire) {
+                db.put(b"\xff", b"and flushed").unwrap();
+                db.compact_range(..).unwrap();
+            }
+        });
+        let rounds = (1..80u32).try_for_each(|round| put_all(&round.to_be_bytes()));
+        is_over.store(true, Ordering::Release);
+        rounds.unwrap();
+    });
+    assert_clean(&db);
+}
+
+/// Must catch files that are left of a process that was killed and stay, take room for good, or are in the way of
+/// another stream.
+pub fn what_is_left_hidden_is_in_nobodys_way(engine: &Engine) {
+    if !engine.kind.ingests_atomically() {
+        return;
+    }
+    let machine = Machine::new(&Setup::tiny("left", engine));
+    let db = machine.open().unwrap();
+    db.put(key(1), b"there").unwrap();
+    let fs = machine.env().fs;
+    let leave = |number: u64| {
+        let mut file = fs.create(&machine.dir().join(format!("{number:06}.sst.new"))).unwrap();
+        file.append(&[7; 500]).unwrap();
+        file.sync().unwrap();
+    };
+    (1..60).for_each(leave);
+    db.ingest(|ingest| pass(ingest, 0..KEYS, b"stream")).unwrap();
+    assert_eq!(with(&db, b"stream"), KEYS as usize);
+    assert!(hidden_files(machine.dir(), &machine) > 0, "numbers were met that are not used");
+    drop(db);
+    let disk = machine.fs();
+    disk.set_capacity(Some(disk.used_bytes()));
+    let db = machine.open().unwrap();
+    assert_eq!(hidden_files(machine.dir(), &machine), 0, "a full disk keeps nobody from removing them");
+    disk.set_capacity(None);
+    assert_eq!(with(&db, b"stream"), KEYS as usize);
+    assert_clean(&db);
+}
+
 /// Must catch keys out of order, and those that have no place of their own.
 pub fn what_is_not_a_stream_is_refused(engine: &Engine) {
     let machine = Machine::new(&Setup::tiny("refused", engine));
