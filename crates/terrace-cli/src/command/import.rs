@@ -178,7 +178,7 @@ impl Importer<'_> {
         let db = self.db()?;
         self.is_atomic = EngineKind::parse(db.stats().engine)?.ingests_atomically();
         let records = self.args.keyspace.of(&db, true)?;
-        let mut failure = None;
+        let (mut failure, before) = (None, db.stats().counts.puts);
         let done = records.ingest(|ingest| {
             let outcome = self.pass(lines, ingest);
             outcome.map_err(|cause| {
@@ -190,7 +190,7 @@ impl Importer<'_> {
             (Ok(done), _) => self.imported = done.entries,
             (Err(error), failure) => {
                 // What was written stays.
-                self.imported = db.stats().counts.puts;
+                self.imported = db.stats().counts.puts - before;
                 return Err(failure.unwrap_or_else(|| Failure::from(error).hint(self.fate())));
             }
         }

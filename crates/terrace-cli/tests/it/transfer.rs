@@ -48,6 +48,8 @@ fn sorted_records_are_ingested() {
         };
         import("a\t1\nb\t2\na\t3\n", &[]).fails(3, &["line 3", "does not come after"]);
         assert!(!bed.db.exists(), "{engine}: nothing was written");
+        import("a\tb\nno tab\n", &["--keyspace", "s"]).fails(3, &["line 2"]);
+        assert!(!bed.db.exists(), "{engine}: nothing but a keyspace was written");
         assert!(import(&text, &[]).text().contains("imported 3,006 records"));
         assert_eq!(String::from_utf8(bed.export()).unwrap(), text);
         import("k\tv\nbad\n", &[]).fails(3, &["line 2", "--keep-going"]);

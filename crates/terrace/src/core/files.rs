@@ -17,7 +17,7 @@ use terrace_base::{Error, Result};
 use terrace_disk::{Access, Descriptors, Fs, LazyFile, Mapping, ReadFile, WriteFile};
 use terrace_table::TableMeta;
 
-use crate::manifest::{FileName, Manifest};
+use crate::manifest::{FileName, Manifest, encode_ingest};
 
 /// The files of a store.
 pub(crate) struct Files {
@@ -126,30 +126,33 @@ impl Files {
 
     /// Creates the file of table `number`, which is hidden: whatever becomes of the manifest, it does not count.
     pub fn create_hidden(&self, number: u64) -> Result<Box<dyn WriteFile>> {
-        let path = self.hidden_table(number);
-        // A dead process may have left one of this number that could not be removed.
-        let mut waiting = self.waiting.lock();
-        waiting.rows.iter_mut().for_each(|row| row.retain(|other| *other != path));
-        drop(waiting);
-        if self.fs.exists(&path)? {
-            self.fs.remove(&path)?;
-        }
-        self.fs.create(&path)
+        self.create_anew(&self.hidden_table(number))
     }
 
-    /// Makes it durable that the ingest of this number is taking place: until that is taken back, tables of it that the
-    /// manifest does not name are worthless, and no sign that it has lost some.
-    pub fn begin_ingest(&self, number: u64) -> Result<()> {
-        let path = FileName::Ingest(number).path(&self.dir);
-        if !self.fs.exists(&path)? {
-            self.fs.create(&path)?;
+    /// Creates a file of a name which a dead process may have left, so that it waits to be removed.
+    fn create_anew(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+        let mut waiting = self.waiting.lock();
+        waiting.rows.iter_mut().for_each(|row| row.retain(|other| other != path));
+        drop(waiting);
+        if self.fs.exists(path)? {
+            self.fs.remove(path)?;
         }
+        self.fs.create(path)
+    }
+
+    /// Makes it durable that an ingest of `tables` is taking place: until that is taken back, those of them that the
+    /// manifest does not name are worthless, and no sign that it has lost some.
+    pub fn begin_ingest(&self, tables: &[u64]) -> Result<()> {
+        let first = tables.first().copied().unwrap_or(0);
+        let mut file = self.create_anew(&FileName::Ingest(first).path(&self.dir))?;
+        file.append(&encode_ingest(tables))?;
+        file.sync()?;
         self.sync_names()
     }
 
-    /// The ingest of this number has taken place.
-    pub fn end_ingest(&self, number: u64) {
-        self.remove([FileName::Ingest(number).path(&self.dir)]);
+    /// The ingest whose first table is `first` has taken place.
+    pub fn end_ingest(&self, first: u64) {
+        self.remove([FileName::Ingest(first).path(&self.dir)]);
         if let Err(error) = self.sync_names() {
             tracing::warn!(%error, "it may seem to the next opening that an ingest was taking place");
         }

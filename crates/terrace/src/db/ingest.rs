@@ -323,7 +323,11 @@ impl Store {
     /// its time, which began later, do not come that far.
     fn number_ahead(&self, overtaken: u32) -> Result<u64> {
         let ahead = AHEAD << (FURTHER_BITS * overtaken).min(MOST_FURTHER_BITS);
-        let number = self.last_seq.load(Ordering::Relaxed).checked_add(ahead);
+        let last = self.last_seq.load(Ordering::Relaxed);
+        let next = |before: u64| last.checked_add(ahead)?.max(before).checked_add(1);
+        // Each stream has a number of its own, so that as few as possible are overtaken.
+        let before = self.ahead.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        let number = before.ok().and_then(next);
         number.ok_or_else(|| Error::invalid("there are no sequence numbers left for an ingest"))
     }
 

@@ -3,7 +3,7 @@
 //! 1. Their versions have one number. The stream's writer has chosen it ahead of those given out; when they appear it is
 //!    the highest.
 //! 2. Until then their files are hidden: no opening and no repair takes them for the database's. While they get their
-//!    names a file says so, and outlives those that the manifest does not come to name.
+//!    names a file names them, and outlives those that the manifest does not come to name.
 //! 3. When they appear nothing is in memtables, and the manifest says so in the same group: what is logged later is newer,
 //!    and no log lacks their number.
 //! 4. Each lies on the lowest level where nothing older lies beside or above it, and where no compaction writes.
@@ -44,9 +44,11 @@ impl<B: WriteBuffer> HiddenTables for NewTables<B> {
         tree.manifest.announce_pool()?;
         tree.rotate()?;
         tree.wait_for_flushes()?;
-        tree.core.files.begin_ingest(self.number)?;
+        let numbers: Vec<u64> = self.tables.iter().map(|written| written.meta.number).collect();
+        tree.core.files.begin_ingest(&numbers)?;
         tree.add_tables(self.number, self.tables)?;
-        tree.core.files.end_ingest(self.number);
+        tree.core.files.end_ingest(numbers.first().copied().unwrap_or(0));
+        tree.spawn_compaction();
         Ok(())
     }
 
@@ -112,7 +114,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
             let levels = self.readable().levels.clone();
             let (state, stale) = (self.manifest.state(), self.buffer.stage().stale());
             let view = levels.view(self.policy.levels(), &busy, &state.candidates, &stale);
-            let lowest = Lowest::new(&view);
+            let lowest = Lowest::new(&view, self.policy.base(&view.sizes()));
             for written in tables {
                 let range = (&written.meta.smallest[..], &written.meta.largest[..]);
                 let level = lowest.level(range, |number| self.holds_some(number, &written.meta));
@@ -132,7 +134,6 @@ impl<B: WriteBuffer> LeveledTree<B> {
         self.core.snapshots.advance(number);
         drop(busy);
         counted.into_iter().for_each(|(level, bytes)| self.core.counters.count_flush(0, level, bytes));
-        self.spawn_compaction();
         Ok(())
     }
 

@@ -272,7 +272,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
 
     /// Notes what writers are throttled by.
     fn note_load(&self, levels: &Levels) {
-        let (sizes, l0_runs) = (levels.sizes(self.policy.levels()), levels.level(0).len());
+        let (sizes, l0_runs) = (levels.sizes(self.policy.levels()), layers(levels));
         self.l0_runs.store(l0_runs, Ordering::Relaxed);
         self.debt_bytes.store(self.policy.debt(&sizes, l0_runs), Ordering::Relaxed);
         self.holds_garbage.store(self.has_garbage(levels, sizes.len() - 1), Ordering::Relaxed);
@@ -289,4 +289,11 @@ impl<B: WriteBuffer> LeveledTree<B> {
     pub fn tidy(&self, job: impl FnOnce(&Self) -> Result<()> + Send + 'static) {
         self.jobs.tidy(&self.me, job);
     }
+}
+
+/// Layers of level 0: runs of one ingest, which have one number, do not overlap.
+fn layers(levels: &Levels) -> usize {
+    let row = levels.level(0);
+    let numbers = || row.iter().map(|run| run.meta().max_seq);
+    row.len() - numbers().zip(numbers().skip(1)).filter(|(a, b)| a == b).count()
 }

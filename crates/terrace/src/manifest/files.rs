@@ -7,7 +7,7 @@
 //! | `MANIFEST-000007` | a manifest; the one that `CURRENT` names counts, others are leftovers |
 //! | `000012.sst` | table 12 |
 //! | `000012.sst.new` | table 12 of an ingest that has not taken place; worthless |
-//! | `INGEST-268435456` | the ingest of this number is taking place: tables of it count if the manifest names them |
+//! | `000012.ingest` | names the tables of an ingest that is taking place, table 12 first: they count if the manifest names them |
 //! | `000003.log` | commit log 3 |
 //! | `000003.log.new` | commit log 3 being begun; worthless |
 //! | `SLOTS` | large items in slots |
@@ -21,6 +21,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use terrace_base::checksum::crc32c;
+use terrace_base::codec::{Reader, put_varint};
 use terrace_base::{Error, Result};
 use terrace_disk::Fs;
 
@@ -56,7 +57,7 @@ pub enum FileName {
     Table(u64),
     /// A table of an ingest that has not taken place, by its file number.
     TableHidden(u64),
-    /// Says that the ingest of this number is taking place.
+    /// Names the tables of an ingest that is taking place; the number is the first one's.
     Ingest(u64),
     /// A commit log, by its file number.
     Log(u64),
@@ -87,14 +88,12 @@ impl FileName {
         if let Some(number) = name.strip_prefix("MANIFEST-") {
             return number.parse().ok().map(FileName::Manifest);
         }
-        if let Some(number) = name.strip_prefix("INGEST-") {
-            return number.parse().ok().map(FileName::Ingest);
-        }
         let (number, extension) = name.split_once('.')?;
         let number = number.parse().ok()?;
         match extension {
             "sst" => Some(FileName::Table(number)),
             "sst.new" => Some(FileName::TableHidden(number)),
+            "ingest" => Some(FileName::Ingest(number)),
             "log" => Some(FileName::Log(number)),
             "log.new" => Some(FileName::LogBegun(number)),
             _ => None,
@@ -115,7 +114,7 @@ impl fmt::Display for FileName {
             FileName::Manifest(number) => write!(f, "MANIFEST-{number:06}"),
             FileName::Table(number) => write!(f, "{number:06}.sst"),
             FileName::TableHidden(number) => write!(f, "{number:06}.sst.new"),
-            FileName::Ingest(number) => write!(f, "INGEST-{number}"),
+            FileName::Ingest(number) => write!(f, "{number:06}.ingest"),
             FileName::Log(number) => write!(f, "{number:06}.log"),
             FileName::LogBegun(number) => write!(f, "{number:06}.log.new"),
             FileName::Slots => f.write_str("SLOTS"),
@@ -137,10 +136,29 @@ pub(super) fn list(fs: &dyn Fs, dir: &Path) -> Result<(Vec<FileName>, Vec<PathBu
     Ok((ours, foreign))
 }
 
-/// The numbers of the ingests in `dir` that were taking place when the process ended.
-pub(crate) fn ingests(fs: &dyn Fs, dir: &Path) -> Result<BTreeSet<u64>> {
-    let number = |name| if let FileName::Ingest(number) = name { Some(number) } else { None };
-    Ok(list(fs, dir)?.0.into_iter().filter_map(number).collect())
+/// What the file of an ingest says: the numbers of its tables.
+pub(crate) fn encode_ingest(tables: &[u64]) -> Vec<u8> {
+    let mut body = Vec::new();
+    tables.iter().for_each(|number| put_varint(&mut body, *number));
+    [&crc32c(&body).to_le_bytes()[..], &body].concat()
+}
+
+/// `None` for other bytes: such a file was not whole before any of its tables got its name.
+fn decode_ingest(bytes: &[u8]) -> Option<Vec<u64>> {
+    let (crc, body) = bytes.split_at_checked(4)?;
+    let mut reader = Reader::new(body);
+    let numbers = std::iter::from_fn(|| (!reader.is_empty()).then(|| reader.varint()));
+    let numbers = numbers.collect::<Option<Vec<u64>>>()?;
+    (crc == crc32c(body).to_le_bytes()).then_some(numbers)
+}
+
+/// The numbers of the tables of ingests in `dir` that were taking place when the process ended.
+pub(crate) fn tables_of_ingests(fs: &dyn Fs, dir: &Path) -> Result<BTreeSet<u64>> {
+    let mut tables = BTreeSet::new();
+    for name in list(fs, dir)?.0.into_iter().filter(|name| matches!(name, FileName::Ingest(_))) {
+        tables.extend(decode_ingest(&fs.read(&name.path(dir))?).unwrap_or_default());
+    }
+    Ok(tables)
 }
 
 /// The numbers of the manifests in `dir`, ascending.
@@ -246,8 +264,7 @@ mod tests {
             Manifest(12_345_678),
             Table(7),
             TableHidden(7),
-            Ingest(0),
-            Ingest(u64::MAX),
+            Ingest(12),
             Log(1_000_000),
             LogBegun(12),
         ] {
@@ -257,8 +274,7 @@ mod tests {
             "current",
             "7.log.new",
             "7.sst.new",
-            "INGEST-07",
-            "INGEST-",
+            "12.ingest",
             "MANIFEST-7",
             "MANIFEST-+00007",
             "7.sst",
@@ -267,6 +283,19 @@ mod tests {
             "a",
         ] {
             assert_eq!(FileName::parse(Path::new(stranger)), None, "{stranger}");
+        }
+    }
+
+    #[test]
+    fn what_names_an_ingest_is_golden_and_every_cut_is_found() {
+        let bytes = encode_ingest(&[12, 300]);
+        assert_eq!(bytes[4..], [12, 0xac, 2]);
+        assert_eq!(decode_ingest(&bytes), Some(vec![12, 300]));
+        assert!((0..bytes.len()).all(|len| decode_ingest(&bytes[..len]).is_none()));
+        for bit in 0..bytes.len() * 8 {
+            let mut other = bytes.clone();
+            other[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode_ingest(&other), None, "bit {bit}");
         }
     }
 

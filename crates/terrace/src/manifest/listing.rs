@@ -23,7 +23,7 @@ pub struct Listing {
     pub logs: Vec<u64>,
     /// Tables of ingests that have not begun to take place.
     pub hidden_tables: Vec<PathBuf>,
-    /// What says that ingests were taking place. They may be removed when there is no dead table.
+    /// What names the tables of ingests that were taking place. They may be removed when there is no dead table.
     pub ingests: Vec<PathBuf>,
     /// Old manifests, half-written pointers, logs no longer needed and logs that were only begun.
     pub leftovers: Vec<PathBuf>,

@@ -58,7 +58,8 @@ pub use dump::dump;
 pub use edit::{BegunLog, Edit, FORMAT_VERSION, Identity, JobKind, KnownPool, KnownStamp, ListPlace};
 pub use files::{FileName, locate};
 pub(crate) use files::{
-    LOST_FOLDER, REPAIR_FOLDER, REPAIR_RECORD, REPAIR_RECORD_TEMP, ingests, is_of_repair, set_current,
+    LOST_FOLDER, REPAIR_FOLDER, REPAIR_RECORD, REPAIR_RECORD_TEMP, encode_ingest, is_of_repair, set_current,
+    tables_of_ingests,
 };
 pub use listing::Listing;
 pub use replay::Salvaged;

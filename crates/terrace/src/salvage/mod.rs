@@ -20,20 +20,11 @@ use terrace_table::{Kind, Table, TableMeta, TableOptions, salvage};
 
 use crate::core::Core;
 use crate::core::report::RepairReport;
-use crate::manifest::{FileName, Identity, Manifest, State, ingests};
+use crate::manifest::{FileName, Identity, Manifest, State, tables_of_ingests};
 use crate::options::EngineKind;
 use crate::pool;
 
 pub(crate) use runs::{TableSorter, each_newest_in};
-
-/// Whether table `number` is of one of these ingests, none of which has taken place unless the manifest says so.
-fn is_of_ingest(core: &Core, number: u64, ingests: &BTreeSet<u64>) -> bool {
-    let open = || {
-        let path = FileName::Table(number).path(&core.dir);
-        Table::open(core.fs(), &path, number, core.cache().clone(), Access::Random)
-    };
-    !ingests.is_empty() && open().is_ok_and(|table| ingests.contains(&table.meta().max_seq))
-}
 
 /// Which database the remaining files belong to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -255,14 +246,14 @@ impl Salvage {
 
     /// Identifies the table in each file. Files of another database and second copies are set aside.
     fn identify_tables(&mut self, known: Option<&State>, identity: &Identity) -> Result<()> {
-        let ingests = ingests(self.core.fs(), &self.core.dir)?;
+        let ingests = tables_of_ingests(self.core.fs(), &self.core.dir)?;
         let names = self.files()?.into_iter();
         let mut numbers: Vec<u64> =
             names.filter_map(|name| if let FileName::Table(n) = name { Some(n) } else { None }).collect();
         let mut worthless = Vec::new();
         numbers.retain(|number| {
             let is_named = known.is_some_and(|state| state.has_file(*number));
-            let is_worthless = !is_named && is_of_ingest(&self.core, *number, &ingests);
+            let is_worthless = !is_named && ingests.contains(number);
             worthless.extend(is_worthless.then_some(*number));
             !is_worthless
         });

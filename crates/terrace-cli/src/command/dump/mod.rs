@@ -59,7 +59,7 @@ impl Dump {
             Some(FileName::Current | FileName::CurrentTemp) => manifest_of(parent(path), out),
             Some(FileName::Slots) => slots::dump(path, out),
             Some(FileName::Lock) => Err(Failure::usage("a LOCK file holds nothing")),
-            Some(FileName::Ingest(_)) => Err(Failure::usage("an INGEST file holds nothing")),
+            Some(FileName::Ingest(_)) => Err(Failure::usage("the file of an ingest names tables alone")),
             None => pool::dump(path, out),
         }
     }

@@ -16,19 +16,21 @@ struct Busy<'v> {
 #[derive(Debug)]
 pub struct Lowest<'v> {
     view: &'v LevelsView<'v>,
+    /// The uppermost level below level 0 that is in use: what lay above it would be merged late.
+    base: usize,
     /// What running compactions read.
     busy: Option<Busy<'v>>,
 }
 
 impl<'v> Lowest<'v> {
-    /// Finds levels among those of `view`.
-    pub fn new(view: &'v LevelsView<'v>) -> Lowest<'v> {
+    /// Finds levels among those of `view`, in which level 0 is compacted into level `base`.
+    pub fn new(view: &'v LevelsView<'v>, base: usize) -> Lowest<'v> {
         let is_busy = |level: &Vec<TableFigures<'_>>| level.iter().any(|table| table.busy);
         let busy = view.levels.iter().position(is_busy).map(|top| {
             let read: Vec<_> = view.levels.iter().flatten().filter(|table| table.busy).copied().collect();
             Busy { top, range: span(&read) }
         });
-        Lowest { view, busy }
+        Lowest { view, base, busy }
     }
 
     /// The lowest level for a new table with keys of `range`, all of its versions newer than those of other tables.
@@ -44,7 +46,8 @@ impl<'v> Lowest<'v> {
         };
         let most = self.most(range);
         let levels = 0..self.view.levels.len();
-        levels.take_while(|level| *level <= most && free(*level)).last().unwrap_or(0)
+        let lowest = levels.take_while(|level| *level <= most && free(*level)).last().unwrap_or(0);
+        if lowest < self.base { 0 } else { lowest }
     }
 
     /// The lowest level as far as running compactions are concerned. Each writes between the keys of what it reads, to
@@ -62,7 +65,7 @@ mod tests {
     use super::*;
 
     fn lowest_level(view: &LevelsView<'_>, range: (&[u8], &[u8])) -> usize {
-        Lowest::new(view).level(range, |number| number != 6)
+        Lowest::new(view, 1).level(range, |number| number != 6)
     }
 
     fn table<'a>(number: u64, smallest: &'a [u8], largest: &'a [u8]) -> TableFigures<'a> {
@@ -95,6 +98,9 @@ mod tests {
         assert_eq!(lowest_level(&view, (b"l", b"l")), 3);
         view.levels[0].push(table(6, b"a", b"z"));
         assert_eq!(lowest_level(&view, (b"l", b"l")), 3, "it spans the range and has no key in it");
+        view.levels[2] = vec![table(7, b"l", b"l")];
+        assert_eq!(lowest_level(&view, (b"l", b"l")), 1);
+        assert_eq!(Lowest::new(&view, 2).level((b"l", b"l"), |_| false), 0, "level 1 is not in use");
     }
 
     #[test]

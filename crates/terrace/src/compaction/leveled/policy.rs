@@ -23,6 +23,9 @@ pub trait LevelPolicy: Debug + Send + Sync {
     /// one. Nothing is busy meanwhile.
     fn choose_in(&self, view: &LevelsView<'_>, level: usize, range: Range<'_>) -> Option<Pick>;
 
+    /// The level that level 0 is compacted into, if levels hold `sizes` bytes.
+    fn base(&self, sizes: &[u64]) -> usize;
+
     /// How the output for `level` is cut into runs.
     fn outputs(&self, level: usize) -> OutputLimits;
 
@@ -80,6 +83,10 @@ impl<V: Victims> LevelPolicy for LeveledPolicy<V> {
 
     fn choose_in(&self, view: &LevelsView<'_>, level: usize, range: Range<'_>) -> Option<Pick> {
         pick_range(view, level, range, &self.options)
+    }
+
+    fn base(&self, sizes: &[u64]) -> usize {
+        Targets::new(sizes, &self.options).base
     }
 
     fn outputs(&self, level: usize) -> OutputLimits {

@@ -172,6 +172,10 @@ impl LevelPolicy for TwoLevels {
         tables.iter().any(|t| overlaps(t.range(), (from, to))).then(|| Self::everything(view))
     }
 
+    fn base(&self, _sizes: &[u64]) -> usize {
+        1
+    }
+
     fn outputs(&self, _level: usize) -> OutputLimits {
         OutputLimits { run_bytes: self.run_bytes, overlap_bytes: u64::MAX }
     }
