@@ -36,12 +36,13 @@ struct Facts {
     in_pool: InPool,
     buffer_place: BufferPlace,
     is_ordered: bool,
+    ingests_atomically: bool,
 }
 
 /// Declares the engines, a row each: name, number in files, what is in the pool, where memtables are, whether keys have
-/// an order.
+/// an order, whether an ingest takes place as a whole.
 macro_rules! engines {
-    ($($(#[$about:meta])* $kind:ident: $name:literal, $number:literal, $in_pool:ident, $buffer:ident, $is_ordered:literal;)*) => {
+    ($($(#[$about:meta])* $kind:ident: $name:literal, $number:literal, $in_pool:ident, $buffer:ident, $is_ordered:literal, $ingests:literal;)*) => {
         /// The design that stores the data.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         #[non_exhaustive]
@@ -54,10 +55,10 @@ macro_rules! engines {
             pub const ALL: &'static [EngineKind] = &[$(EngineKind::$kind),*];
 
             fn facts(self) -> Facts {
-                let (name, number, in_pool, buffer_place, is_ordered) = match self {
-                    $(EngineKind::$kind => ($name, $number, InPool::$in_pool, BufferPlace::$buffer, $is_ordered),)*
+                let (name, number, in_pool, buffer_place, is_ordered, ingests_atomically) = match self {
+                    $(EngineKind::$kind => ($name, $number, InPool::$in_pool, BufferPlace::$buffer, $is_ordered, $ingests),)*
                 };
-                Facts { name, number, in_pool, buffer_place, is_ordered }
+                Facts { name, number, in_pool, buffer_place, is_ordered, ingests_atomically }
             }
         }
 
@@ -79,24 +80,24 @@ macro_rules! engines {
 engines! {
     /// SLM-DB (FAST '19): persistent memtable, one level of SSTables, a persistent B+-tree over all keys.
     #[default]
-    Slm: "slm", 1, Index, Pool, true;
+    Slm: "slm", 1, Index, Pool, true, false;
     /// A leveled LSM-tree like LevelDB and RocksDB: memtables in DRAM, a commit log, leveled compaction.
-    Lsm: "lsm", 2, Logs, Dram, true;
+    Lsm: "lsm", 2, Logs, Dram, true, true;
     /// TurboHash (Spot-On): everything in persistent memory behind a hash table, without key order.
-    Turbo: "turbo", 3, Everything, None, false;
+    Turbo: "turbo", 3, Everything, None, false, false;
     /// SPTree (Spot-On): everything in persistent memory behind a range index with its inner nodes in DRAM.
-    Sptree: "sptree", 4, Everything, None, true;
+    Sptree: "sptree", 4, Everything, None, true, false;
     /// SplitKV: small items in persistent memory and later, sorted, on the SSD; large ones on the SSD at once; one index in
     /// persistent memory.
-    Split: "split", 8, Newest, None, true;
+    Split: "split", 8, Newest, None, true, false;
     /// WipDB (Zhao's dissertation): the keys are divided into buckets, each with its own memtable and a small
     /// tiered LSM-tree.
-    Wip: "wip", 5, Logs, DramShare, true;
+    Wip: "wip", 5, Logs, DramShare, true, false;
     /// LAB-DB, reconstructed from its abstract: a leveled LSM-tree with the newest values of busy keys in persistent memory.
-    Lab: "lab", 7, Newest, Dram, true;
+    Lab: "lab", 7, Newest, Dram, true, false;
     /// TLSM: a leveled LSM-tree whose upper runs lie in persistent memory and are merged by moving records'
     /// places.
-    Tlsm: "tlsm", 6, Newest, Dram, true;
+    Tlsm: "tlsm", 6, Newest, Dram, true, true;
 }
 
 impl EngineKind {
@@ -133,7 +134,7 @@ impl EngineKind {
     /// Whether an [ingest](crate::Db::ingest) takes place as a whole or not at all. The others write it in large
     /// batches.
     pub fn ingests_atomically(self) -> bool {
-        matches!(self, EngineKind::Lsm | EngineKind::Tlsm)
+        self.facts().ingests_atomically
     }
 
     /// # Errors
