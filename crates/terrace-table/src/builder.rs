@@ -59,7 +59,7 @@ struct Indexed {
 ///
 /// Invariants: `out` holds whole blocks that the file lacks, and behind them the open block if there
 /// is one; `flushed` is the file's length; `closed` is the last closed block, until the next key is
-/// known and with it a separator.
+/// known and with it a separator. Every distinct key is in `filter` if there may be one at the end.
 #[derive(Debug)]
 pub struct TableBuilder {
     file: Box<dyn WriteFile>,
@@ -74,7 +74,14 @@ pub struct TableBuilder {
     last_seq: u64,
     separators: Vec<u8>,
     index: Vec<Indexed>,
+    /// How the blocks of data to come are written.
+    block_bytes: usize,
+    compression: Compression,
     filter: FilterBuilder,
+    has_filter: bool,
+    /// Bits of filter that the next entries ask for, and the most that any has.
+    asked_bits: u32,
+    filter_bits: u32,
     meta: TableMeta,
     blocks: Vec<BlockSpan>,
     failed: Option<Error>,
@@ -96,6 +103,11 @@ impl TableBuilder {
         Ok(TableBuilder {
             number: number as u32,
             writer: BlockWriter::new(options.restart_interval),
+            block_bytes: options.block_bytes,
+            compression: options.compression,
+            has_filter: options.filter_bits_per_key > 0,
+            asked_bits: options.filter_bits_per_key,
+            filter_bits: options.filter_bits_per_key,
             options,
             out: encode_head(number as u32).to_vec(),
             flushed: 0,
@@ -113,26 +125,51 @@ impl TableBuilder {
         })
     }
 
+    /// The same; [`change_options`](Self::change_options) may give a table a filter that has none by its own.
+    pub fn with_filter_by_entries(self) -> Self {
+        TableBuilder { has_filter: true, ..self }
+    }
+
+    /// The entries that follow are written by the block size and the compression of `options`, in blocks of their own if
+    /// these are others than before. The filter has the most bits a key that any entry asks for. All else is as it was
+    /// for the whole table. Without [`with_filter_by_entries`](Self::with_filter_by_entries) a table that has no filter
+    /// gets none.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`new`](Self::new) for the options, and of [`add`](Self::add) for writing.
+    pub fn change_options(&mut self, options: &TableOptions) -> Result<()> {
+        options.validate()?;
+        let is_other = (options.block_bytes, options.compression) != (self.block_bytes, self.compression);
+        if is_other && self.open {
+            self.close_block()?;
+        }
+        (self.block_bytes, self.compression) = (options.block_bytes, options.compression);
+        self.asked_bits = options.filter_bits_per_key;
+        Ok(())
+    }
+
     /// Appends a version of `key`. Keys ascend, and sequence numbers descend within a key; anything else
     /// is `InvalidArgument` and adds nothing. After a failed write every call repeats that error.
     pub fn add(&mut self, key: &[u8], seq: u64, kind: Kind, value: &[u8]) -> Result<()> {
         self.failed.clone().map_or(Ok(()), Err)?;
         self.check_entry(key, seq, value)?;
         let bound = BlockWriter::entry_bound(key, seq, value.len());
-        if self.open && self.writer.len(&self.out) + bound > self.options.block_bytes {
+        if self.open && self.writer.len(&self.out) + bound > self.block_bytes {
             self.close_block()?;
         }
         if !self.open {
             self.open_block(key)?;
         }
-        if self.options.filter_bits_per_key > 0 && (self.meta.entries == 0 || self.last_key != key) {
+        if self.has_filter && (self.meta.entries == 0 || self.last_key != key) {
             self.filter.add(key);
+            self.filter_bits = self.filter_bits.max(self.asked_bits);
         }
         self.meta.count(key, seq, kind == Kind::Delete, value.len());
         self.last_key.clear();
         self.last_key.extend_from_slice(key);
         self.last_seq = seq;
-        let full = HEADER_BYTES + bound > self.options.block_bytes;
+        let full = HEADER_BYTES + bound > self.block_bytes;
         if full && value.len() >= DIRECT_VALUE_BYTES && !self.worth_compressing(value) {
             return self.write_direct(key, seq, kind, value);
         }
@@ -225,7 +262,7 @@ impl TableBuilder {
     fn close_block(&mut self) -> Result<()> {
         let offset = self.open_offset();
         let first_entry = self.meta.entries - self.writer.entries();
-        let (owner, compression) = (self.owner(), self.options.compression);
+        let (owner, compression) = (self.owner(), self.compression);
         let len = self.writer.finish(&mut self.out, BlockKind::Data, owner, offset, compression);
         self.block_closed(first_entry, Handle { offset, len });
         if self.out.len() >= WRITE_BYTES { self.flush() } else { Ok(()) }
@@ -242,7 +279,7 @@ impl TableBuilder {
     /// Whether a value that could be written directly is better copied and compressed.
     fn worth_compressing(&self, value: &[u8]) -> bool {
         let sample = &value[..value.len().min(SAMPLE_BYTES)];
-        self.options.compression == Compression::Lz4
+        self.compression == Compression::Lz4
             && value.len() <= MAX_COMPRESSED_VALUE_BYTES
             && Compressor::default().compress(sample).is_some()
     }
@@ -285,7 +322,7 @@ impl TableBuilder {
         }
         let data_end = self.end();
         let root = self.write_index()?;
-        let filter = match self.options.filter_bits_per_key {
+        let filter = match self.filter_bits {
             0 => None,
             bits => Some(self.write_block(BlockKind::Filter, &self.filter.finish(bits))?),
         };

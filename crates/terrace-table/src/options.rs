@@ -58,7 +58,10 @@ impl TableOptions {
     /// The largest [`block_bytes`](Self::block_bytes).
     pub const MAX_BLOCK_BYTES: usize = 64 << 20;
 
-    pub(crate) fn validate(&self) -> Result<()> {
+    /// # Errors
+    ///
+    /// `InvalidArgument` if one is not in its range.
+    pub fn validate(&self) -> Result<()> {
         let within = |name, value: usize, low: usize, high: usize| {
             let ok = (low..=high).contains(&value);
             ok.then_some(()).ok_or_else(|| Error::invalid(format!("{name} {value} is not in {low}..={high}")))

@@ -36,7 +36,7 @@ pub use bytes::Bytes;
 pub use core::report::{CheckReport, RepairReport};
 pub use db::{
     CasMismatch, Db, DbIter, Entries, Expiry, Explanation, Ingest, Ingested, Isolation, KeyRange, Keyspace,
-    KeyspaceOptions, KeyspaceStats, Savepoint, Snapshot, Transaction, TransactionIter, TransactionKeyspace,
+    KeyspaceOptions, Savepoint, Snapshot, Transaction, TransactionIter, TransactionKeyspace,
     TransactionOptions, lock_path,
 };
 pub use engine::{InSlots, SlotsFile};
@@ -44,7 +44,7 @@ pub use env::{Env, PmSpace};
 pub use events::{Event, EventListener, Listeners};
 #[cfg(feature = "metrics")]
 pub use exporter::export_metrics;
-pub use keyspaces::{CompactionFilter, FilterDecision, FilterEntry, MergeOperator};
+pub use keyspaces::{CompactionFilter, FilterDecision, FilterEntry, MergeOperator, TableSettings};
 pub use latency::{Latencies, Latency};
 pub use options::{
     BucketMemtableKind, BufferPlace, Compression, EngineKind, LabOptions, LabTrees, ListDesign, LogPlace,
@@ -53,8 +53,8 @@ pub use options::{
 };
 pub use repair::{RepairOptions, Whose};
 pub use stats::{
-    BucketStats, COUNTED_LEVELS, Counts, DramStats, HintStats, ListStats, PmFloor, SplitStats, SsdStats,
-    Stats, ValueStats,
+    BucketStats, COUNTED_LEVELS, Counts, DramStats, HintStats, KeyspaceStats, ListStats, PmFloor, SplitStats,
+    SsdStats, Stats, ValueStats,
 };
 pub use terrace_base::trail::{BlockFrom, Touch};
 pub use terrace_base::{Error, ErrorKind, Result};

@@ -1,5 +1,6 @@
 //! A database's figures: shapes, sizes and counts, in bytes unless named otherwise.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrace_pmem::{PmStats, thread_slot};
@@ -51,6 +52,22 @@ pub struct Stats {
     pub lists: ListStats,
     /// What the `split` engine has migrated, and has in slots.
     pub split: SplitStats,
+    /// What was done to each keyspace that is open, by name; the figures above have it with everything else.
+    pub keyspaces: BTreeMap<String, KeyspaceStats>,
+}
+
+/// What was done to a keyspace through its handles since it was opened.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyspaceStats {
+    /// Point reads.
+    pub gets: u64,
+    /// Puts and merges.
+    pub puts: u64,
+    /// Deletions.
+    pub deletes: u64,
+    /// Bytes of keys and values that were put, and of keys that were deleted.
+    pub user_bytes: u64,
 }
 
 /// Ranges of keys with their own memtables and tables.

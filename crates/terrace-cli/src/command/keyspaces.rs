@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use terrace::{Db, Expiry, Keyspace, KeyspaceOptions, MergeOperator};
+use terrace::{Db, Expiry, Keyspace, KeyspaceOptions, MergeOperator, TableSettings};
 
 use crate::failure::CommandResult;
 use crate::open::{Intent, OpenArgs};
@@ -15,7 +15,7 @@ use crate::open::{Intent, OpenArgs};
 /// The default keyspace, in which records lie without --keyspace, is not listed.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  terrace keyspaces ./db --long\n  terrace put ./db --keyspace users ada 1815\n  terrace keyspaces ./db --make sessions --ttl 30m\n  terrace keyspaces ./db --make visits --merge add\n  terrace keyspaces ./db --drop users"
+    after_help = "Examples:\n  terrace keyspaces ./db --long\n  terrace put ./db --keyspace users ada 1815\n  terrace keyspaces ./db --make sessions --ttl 30m\n  terrace keyspaces ./db --make visits --merge add\n  terrace keyspaces ./db --make pages --tables compression=lz4,block_bytes=16KiB\n  terrace keyspaces ./db --drop users"
 )]
 pub struct Keyspaces {
     /// The database
@@ -30,13 +30,17 @@ pub struct Keyspaces {
     /// How `terrace merge` changes values in the keyspace to be made, or in one that has no operator yet
     #[arg(long, value_name = "OPERATOR", requires = "make")]
     pub merge: Option<Operator>,
+    /// How the records of the keyspace are written into tables, where it is to be otherwise than for the database:
+    /// compression=lz4, block_bytes=16KiB and filter_bits_per_key=0, any of them, with commas between; or default
+    #[arg(long, value_name = "SETTINGS", requires = "make", value_parser = tables)]
+    pub tables: Option<TableSettings>,
     /// Drop this keyspace with all its records
     #[arg(long, value_name = "NAME", conflicts_with = "recover")]
     pub drop: Option<String>,
     /// Give keyspaces that have records and no name, which only damage can leave, new names, and print these
     #[arg(long)]
     pub recover: bool,
-    /// Say with each name how long the records live, and by which operator values are merged
+    /// Say with each name how long the records live, by which operator values are merged, and how tables are written
     #[arg(long, conflicts_with_all = ["drop", "recover", "make"])]
     pub long: bool,
     /// How to open the database.
@@ -91,7 +95,8 @@ impl Keyspaces {
     fn work(&self, db: &Db) -> CommandResult<Vec<String>> {
         if let Some(name) = &self.make {
             let merge = self.merge.map(MergeOperator::from);
-            let options = KeyspaceOptions { expiry: self.ttl, merge, ..KeyspaceOptions::default() };
+            let (expiry, tables) = (self.ttl, self.tables);
+            let options = KeyspaceOptions { expiry, merge, tables, ..KeyspaceOptions::default() };
             db.keyspace_with(name, options)?;
             return Ok(Vec::new());
         }
@@ -110,10 +115,28 @@ impl Keyspaces {
             let keyspace = db.keyspace(name)?;
             let merges =
                 keyspace.merge_operator().map(|operator| format!("; merged by {}", operator.escape_debug()));
-            Ok(format!("{shown}\t{}{}", lives(&keyspace), merges.unwrap_or_default()))
+            let tables = in_tables(&keyspace.tables());
+            Ok(format!("{shown}\t{}{}{tables}", lives(&keyspace), merges.unwrap_or_default()))
         };
         names.iter().map(line).collect()
     }
+}
+
+fn tables(text: &str) -> Result<TableSettings, String> {
+    let mut tables = TableSettings::default();
+    if text != "default" {
+        text.split(',').try_for_each(|setting| {
+            let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
+            tables.set(name.trim(), value.trim()).map_err(|e| e.to_string())
+        })?;
+    }
+    Ok(tables)
+}
+
+/// What is otherwise than for the database.
+fn in_tables(tables: &TableSettings) -> String {
+    let set = tables.to_string();
+    if set.is_empty() { set } else { format!("; tables: {set}") }
 }
 
 fn lives(keyspace: &Keyspace) -> String {

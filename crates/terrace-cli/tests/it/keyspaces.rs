@@ -117,6 +117,25 @@ fn operands_are_merged_where_there_is_an_operator() {
 }
 
 #[test]
+fn tables_are_written_as_a_keyspace_says() {
+    let bed = Bed::new();
+    let make = |tables: &'static str| ["--make", "pages", "--tables", tables];
+    bed.run("put", &["a", "1"]).text();
+    bed.run("keyspaces", &make("compression=gzip")).fails(2, &["none or lz4"]);
+    bed.run("keyspaces", &make("blocks=4")).fails(2, &["block_bytes", "filter_bits_per_key"]);
+    bed.run("keyspaces", &make("block_bytes")).fails(2, &["block_bytes cannot be", "1 to 67108864"]);
+    bed.run("keyspaces", &["--tables", "default"]).fails(2, &["--make"]);
+    assert_eq!(bed.run::<&str>("keyspaces", &[]).text(), "");
+    bed.run("keyspaces", &make("compression=lz4, block_bytes=16KiB")).text();
+    bed.run("put", &["k", "v", "--keyspace", "pages"]).text();
+    let long = bed.run("keyspaces", &["--long"]).text();
+    assert_eq!(long, "pages\trecords do not expire; tables: compression=lz4,block_bytes=16384\n");
+    bed.run("keyspaces", &make("default")).text();
+    assert_eq!(bed.run("keyspaces", &["--long"]).text(), "pages\trecords do not expire\n");
+    bed.run::<&str>("check", &[]).text();
+}
+
+#[test]
 fn records_expire_where_they_are_to() {
     let bed = Bed::new();
     let of = |name: &'static str| ["--keyspace", name];

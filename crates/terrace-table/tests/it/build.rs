@@ -96,6 +96,32 @@ fn compression_is_kept_only_where_it_saves_an_eighth() {
 }
 
 #[test]
+fn entries_are_written_by_the_options_of_their_turn() {
+    let items: Vec<Item> = (0..600u32).map(|i| Item::put(&i.to_be_bytes(), 1, &[7; 100])).collect();
+    let of = |block_bytes, compression, filter_bits_per_key| TableOptions {
+        block_bytes,
+        compression,
+        filter_bits_per_key,
+        ..TableOptions::default()
+    };
+    let (plain, packed) = (of(1, Compression::None, 0), of(8192, Compression::Lz4, 10));
+    let fs = MemFs::default();
+    let built = build_changing(&fs, 1, &[(0, plain.clone()), (200, packed), (400, plain.clone())], &items);
+    let firsts: Vec<u64> = built.blocks.iter().map(|span| span.first_entry).collect();
+    assert_eq!(firsts.iter().filter(|first| **first < 200).count(), 200, "one entry a block");
+    assert!(firsts.contains(&200) && firsts.contains(&400), "blocks of their own");
+    assert!(firsts.iter().filter(|first| (200..400).contains(*first)).count() < 5);
+    let bytes = |at: usize| built.blocks[at + 1].position.offset() - built.blocks[at].position.offset();
+    assert!(bytes(200) < 80 * 100 / 4, "{} bytes of a compressed block", bytes(200));
+    // Those that ask for no filter are in it.
+    let table = open(&fs, 1, 1 << 20).unwrap();
+    assert!(items.iter().all(|item| table.get(&item.key, 1).unwrap().is_some()));
+    let mut builder =
+        TableBuilder::new(MemFs::default().create(path()).unwrap(), 1, TableOptions::default()).unwrap();
+    assert!(builder.change_options(&of(0, Compression::None, 0)).is_err());
+}
+
+#[test]
 fn a_failed_write_fails_every_later_call() {
     #[derive(Debug)]
     struct Full;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use terrace_table::*;
 
+use crate::memfs::MemFs;
 use crate::util::*;
 
 proptest! {
@@ -15,9 +16,13 @@ proptest! {
     fn lookups_agree_with_a_sorted_list(
         items in any_items(80),
         options in any_options(),
+        changes in prop::collection::vec((0..80usize, any_options()), 0..4),
         wanted in prop::collection::vec((any_key(), any_seq()), 0..20),
     ) {
-        let (_fs, built, table) = table(3, &options, &items);
+        let changes: Vec<(usize, TableOptions)> = [vec![(0, options)], changes].concat();
+        let fs = MemFs::default();
+        let built = build_changing(&fs, 3, &changes, &items);
+        let table = open(&fs, 3, 1 << 20).unwrap();
         let mut all: Vec<(Vec<u8>, u64)> = items.iter().map(|i| (i.key.clone(), i.seq)).collect();
         all.extend(wanted);
         for (key, max_seq) in &all {

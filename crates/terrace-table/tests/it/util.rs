@@ -37,8 +37,19 @@ pub fn path() -> &'static Path {
 }
 
 pub fn build(fs: &dyn Fs, number: u64, options: &TableOptions, items: &[Item]) -> Built {
-    let mut builder = TableBuilder::new(fs.create(path()).unwrap(), number, options.clone()).unwrap();
-    for item in items {
+    build_changing(fs, number, &[(0, options.clone())], items)
+}
+
+/// The same by several options, each from an item on; the first are those of the table.
+pub fn build_changing(fs: &dyn Fs, number: u64, changes: &[(usize, TableOptions)], items: &[Item]) -> Built {
+    let mut builder = TableBuilder::new(fs.create(path()).unwrap(), number, changes[0].1.clone()).unwrap();
+    if changes.len() > 1 {
+        builder = builder.with_filter_by_entries();
+    }
+    for (i, item) in items.iter().enumerate() {
+        for (_, options) in changes[1..].iter().filter(|(at, _)| *at == i) {
+            builder.change_options(options).unwrap();
+        }
         builder.add(&item.key, item.seq, item.kind, &item.value).unwrap();
     }
     builder.finish().unwrap()

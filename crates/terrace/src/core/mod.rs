@@ -14,6 +14,7 @@
 //! | `range_tombstones.rs` | deleted ranges, and what they hide |
 //! | `deadlines.rs` | entries that expire, and whether they are due |
 //! | `filters.rs` | compaction filters, and the places of the entries that they let go |
+//! | `keyspace_tables.rs` | how the tables of keyspaces are written that have settings of their own |
 //! | `masked.rs` | an engine as readers see it: without what is hidden or due |
 //! | `memory.rs` | the budget of DRAM, and how much of it each part has borrowed |
 //! | `files.rs` | the files of tables: opened when they are read, removed when nobody may read them any more |
@@ -28,6 +29,7 @@ pub(crate) mod events;
 pub(crate) mod files;
 pub(crate) mod filters;
 pub(crate) mod health;
+pub(crate) mod keyspace_tables;
 pub(crate) mod lent;
 pub(crate) mod masked;
 pub(crate) mod memory;
@@ -51,6 +53,7 @@ use self::events::Events;
 use self::files::Files;
 use self::filters::Filters;
 use self::health::Health;
+use self::keyspace_tables::KeyspaceTables;
 use self::memory::Memory;
 use self::range_tombstones::RangeTombstones;
 use self::snapshots::Snapshots;
@@ -73,6 +76,7 @@ pub(crate) struct Core {
     pub range_tombstones: RangeTombstones,
     pub deadlines: Deadlines,
     pub filters: Filters,
+    pub keyspace_tables: KeyspaceTables,
     pub health: Health,
     pub events: Arc<Events>,
     pub counters: Counters,
@@ -115,6 +119,7 @@ impl Core {
             range_tombstones: RangeTombstones::default(),
             deadlines: Deadlines::new(clock),
             filters,
+            keyspace_tables: KeyspaceTables::default(),
             health: Health::new(events.clone()),
             events,
             counters: Counters::default(),

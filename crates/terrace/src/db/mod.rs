@@ -48,7 +48,7 @@ use crate::stats::Stats;
 pub use explain::Explanation;
 pub use ingest::{Ingest, Ingested};
 pub use iter::{DbIter, Entries};
-pub use keyspace::{Expiry, Keyspace, KeyspaceOptions, KeyspaceStats};
+pub use keyspace::{Expiry, Keyspace, KeyspaceOptions};
 pub use range::KeyRange;
 pub use read::Snapshot;
 pub use swap::CasMismatch;
@@ -194,6 +194,7 @@ impl Db {
             store.load_range_tombstones().inspect_err(|_| give_up(&store.unmasked))?;
         }
         store.recall_marker();
+        store.recall_tables();
         let db = Db { inner: Arc::new(Inner { store: Arc::new(store), outcome, lock }) };
         if !read_only {
             keyspace::sweep::follow_filters(&db.inner.store);
@@ -285,6 +286,7 @@ impl Db {
         stats.counts = core.counters.snapshot();
         stats.latencies = core.timers.figures();
         stats.counts.snapshots = core.snapshots.count() as u64;
+        stats.keyspaces = self.inner.catalog.stats_of_open();
         stats.dram.budget = core.options.memory_budget;
         stats.dram.block_cache = core.cache().usage();
         stats.dram.jobs = core.memory.jobs();

@@ -11,6 +11,7 @@ pub(crate) mod merge_operator;
 mod open;
 mod space;
 mod spans;
+mod table_settings;
 
 pub use compaction_filter::{CompactionFilter, FilterDecision, FilterEntry};
 pub(crate) use dated::{DATED, DEADLINE_BYTES, NEVER, all_dated, dated, deadline_of, is_dated, millis};
@@ -20,3 +21,4 @@ pub(crate) use open::{KeyspaceCounts, OpenKeyspace, Writing};
 pub use space::MAX_NUMBERED_KEY_BYTES;
 pub(crate) use space::{ESCAPE, Places, Prefix, Space, after_prefix, is_high};
 pub(crate) use spans::{Span, Spans};
+pub use table_settings::TableSettings;

@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use terrace_base::{Error, Result};
 use terrace_table::Kind;
 
-use super::{DATED, MergeOperator, NEVER, OperatorName, Prefix, Space, callbacks, dated};
+use super::{DATED, MergeOperator, NEVER, OperatorName, Prefix, Space, TableSettings, callbacks, dated};
 use crate::batch::Op;
-use crate::stats::Counter;
+use crate::stats::{Counter, KeyspaceStats};
 
 /// What all handles of a keyspace share.
 #[derive(Debug)]
@@ -22,6 +22,7 @@ pub(crate) struct OpenKeyspace {
     pub counts: KeyspaceCounts,
     /// How long entries live that are put without saying so, in the unit of deadlines. For dated ones.
     time_to_live: AtomicU64,
+    tables: Mutex<TableSettings>,
     /// How values are merged, if that is known: the name is set before the operator is.
     operator_name: OnceLock<OperatorName>,
     operator: OnceLock<MergeOperator>,
@@ -52,6 +53,15 @@ impl KeyspaceCounts {
         self.user_bytes.add(other.user_bytes.get());
     }
 
+    pub fn figures(&self) -> KeyspaceStats {
+        KeyspaceStats {
+            gets: self.gets.get(),
+            puts: self.puts.get(),
+            deletes: self.deletes.get(),
+            user_bytes: self.user_bytes.get(),
+        }
+    }
+
     pub fn count(&self, op: Op<'_>) {
         match op.kind {
             Kind::Put => self.puts.add(1),
@@ -64,10 +74,10 @@ impl KeyspaceCounts {
 impl OpenKeyspace {
     pub fn new(name: &str, number: u32, owner: u64, time_to_live: u64) -> OpenKeyspace {
         let (counts, dropped) = (KeyspaceCounts::default(), RwLock::new(false));
-        let time_to_live = AtomicU64::new(time_to_live);
+        let (time_to_live, tables) = (AtomicU64::new(time_to_live), Mutex::default());
         let (operator_name, operator) = (OnceLock::new(), OnceLock::new());
         let name = name.to_owned();
-        OpenKeyspace { name, number, owner, counts, time_to_live, operator_name, operator, dropped }
+        OpenKeyspace { name, number, owner, counts, time_to_live, tables, operator_name, operator, dropped }
     }
 
     /// Whether its entries can expire.
@@ -82,6 +92,15 @@ impl OpenKeyspace {
     /// Entries that are put from now on live for so long.
     pub fn set_time_to_live(&self, time_to_live: u64) {
         self.time_to_live.store(time_to_live, Ordering::Relaxed);
+    }
+
+    /// How its keys are written into tables.
+    pub fn tables(&self) -> TableSettings {
+        *self.tables.lock()
+    }
+
+    pub fn set_tables(&self, tables: TableSettings) {
+        *self.tables.lock() = tables;
     }
 
     /// The name of the operator by which values are merged.

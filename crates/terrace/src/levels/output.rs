@@ -111,7 +111,7 @@ impl Below {
 impl<'a> Outputs<'a> {
     /// Tables with numbers from `manifest`, cut and written as `options` say.
     pub fn new(core: &'a Core, manifest: &'a Manifest, options: WriterOptions, below: Below) -> Self {
-        let writer = Writer::Tables(TableWriter::new(&core.files, manifest, options));
+        let writer = Writer::Tables(TableWriter::new(core, manifest, options));
         Outputs::with(core, writer, below)
     }
 

@@ -2,6 +2,8 @@
 
 use terrace_base::{Error, Result};
 
+use crate::keyspaces::TableSettings;
+
 /// What an engine keeps in the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum InPool {
@@ -37,12 +39,13 @@ struct Facts {
     buffer_place: BufferPlace,
     is_ordered: bool,
     ingests_atomically: bool,
+    has_filters: bool,
 }
 
 /// Declares the engines, a row each: name, number in files, what is in the pool, where memtables are, whether keys have
-/// an order, whether an ingest takes place as a whole.
+/// an order, whether an ingest takes place as a whole, whether tables have filters.
 macro_rules! engines {
-    ($($(#[$about:meta])* $kind:ident: $name:literal, $number:literal, $in_pool:ident, $buffer:ident, $is_ordered:literal, $ingests:literal;)*) => {
+    ($($(#[$about:meta])* $kind:ident: $name:literal, $number:literal, $in_pool:ident, $buffer:ident, $is_ordered:literal, $ingests:literal, $filters:literal;)*) => {
         /// The design that stores the data.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         #[non_exhaustive]
@@ -55,10 +58,10 @@ macro_rules! engines {
             pub const ALL: &'static [EngineKind] = &[$(EngineKind::$kind),*];
 
             fn facts(self) -> Facts {
-                let (name, number, in_pool, buffer_place, is_ordered, ingests_atomically) = match self {
-                    $(EngineKind::$kind => ($name, $number, InPool::$in_pool, BufferPlace::$buffer, $is_ordered, $ingests),)*
+                let (name, number, in_pool, buffer_place, is_ordered, ingests_atomically, has_filters) = match self {
+                    $(EngineKind::$kind => ($name, $number, InPool::$in_pool, BufferPlace::$buffer, $is_ordered, $ingests, $filters),)*
                 };
-                Facts { name, number, in_pool, buffer_place, is_ordered, ingests_atomically }
+                Facts { name, number, in_pool, buffer_place, is_ordered, ingests_atomically, has_filters }
             }
         }
 
@@ -80,24 +83,24 @@ macro_rules! engines {
 engines! {
     /// SLM-DB (FAST '19): persistent memtable, one level of SSTables, a persistent B+-tree over all keys.
     #[default]
-    Slm: "slm", 1, Index, Pool, true, false;
+    Slm: "slm", 1, Index, Pool, true, false, false;
     /// A leveled LSM-tree like LevelDB and RocksDB: memtables in DRAM, a commit log, leveled compaction.
-    Lsm: "lsm", 2, Logs, Dram, true, true;
+    Lsm: "lsm", 2, Logs, Dram, true, true, true;
     /// TurboHash (Spot-On): everything in persistent memory behind a hash table, without key order.
-    Turbo: "turbo", 3, Everything, None, false, false;
+    Turbo: "turbo", 3, Everything, None, false, false, false;
     /// SPTree (Spot-On): everything in persistent memory behind a range index with its inner nodes in DRAM.
-    Sptree: "sptree", 4, Everything, None, true, false;
+    Sptree: "sptree", 4, Everything, None, true, false, false;
     /// SplitKV: small items in persistent memory and later, sorted, on the SSD; large ones on the SSD at once; one index in
     /// persistent memory.
-    Split: "split", 8, Newest, None, true, false;
+    Split: "split", 8, Newest, None, true, false, false;
     /// WipDB (Zhao's dissertation): the keys are divided into buckets, each with its own memtable and a small
     /// tiered LSM-tree.
-    Wip: "wip", 5, Logs, DramShare, true, false;
+    Wip: "wip", 5, Logs, DramShare, true, false, true;
     /// LAB-DB, reconstructed from its abstract: a leveled LSM-tree with the newest values of busy keys in persistent memory.
-    Lab: "lab", 7, Newest, Dram, true, false;
+    Lab: "lab", 7, Newest, Dram, true, false, true;
     /// TLSM: a leveled LSM-tree whose upper runs lie in persistent memory and are merged by moving records'
     /// places.
-    Tlsm: "tlsm", 6, Newest, Dram, true, true;
+    Tlsm: "tlsm", 6, Newest, Dram, true, true, true;
 }
 
 impl EngineKind {
@@ -145,6 +148,20 @@ impl EngineKind {
             true => Err(Error::Unsupported { engine: self.name(), operation: "compaction filters" }),
             false => Ok(()),
         }
+    }
+
+    /// # Errors
+    ///
+    /// `Unsupported` if there are no tables, or none with filters and these are to have some; `InvalidArgument` if
+    /// something is not in its range.
+    pub(crate) fn check_tables(self, tables: &TableSettings) -> Result<()> {
+        let operation = match tables.filter_bits_per_key {
+            _ if !tables.are_there() => return Ok(()),
+            _ if self.keeps_all_in_memory() => "settings of tables",
+            Some(1..) if !self.facts().has_filters => "filters of tables",
+            _ => return tables.check(),
+        };
+        Err(Error::Unsupported { engine: self.name(), operation })
     }
 
     /// Where it keeps new writes. An engine with memtables has an option `memtable_bytes`.

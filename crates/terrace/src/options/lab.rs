@@ -2,7 +2,8 @@
 
 use super::lsm::{LsmOptions, settings_of_levels};
 use super::settings::{
-    BLOCK_BYTES, Choice, EngineOptions, KIB, MANY, MEMTABLE_BYTES, Setting, Slot, TABLE_BYTES, TIB,
+    BLOCK_BYTES, Choice, EngineOptions, FILTER_BITS, KIB, MANY, MEMTABLE_BYTES, Setting, Slot, TABLE_BYTES,
+    TIB,
 };
 
 /// Which of the trees an engine `lab` uses.

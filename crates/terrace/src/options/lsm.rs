@@ -1,7 +1,8 @@
 //! Options of the engine `lsm`.
 
 use super::settings::{
-    BLOCK_BYTES, Choice, EngineOptions, KIB, MANY, MEMTABLE_BYTES, Setting, Slot, TABLE_BYTES, TIB,
+    BLOCK_BYTES, Choice, EngineOptions, FILTER_BITS, KIB, MANY, MEMTABLE_BYTES, Setting, Slot, TABLE_BYTES,
+    TIB,
 };
 
 /// The options of levels under memtables, by their names, which begin with the engine's.
@@ -40,7 +41,7 @@ macro_rules! settings_of_levels {
             set(concat!($engine, ".block_bytes"), Slot::Whole(&mut $options.block_bytes, BLOCK_BYTES)),
             set(
                 concat!($engine, ".filter_bits_per_key"),
-                Slot::Whole(&mut $options.filter_bits_per_key, 0..=64),
+                Slot::Whole(&mut $options.filter_bits_per_key, FILTER_BITS),
             ),
         ]
     }};

@@ -6,6 +6,7 @@
 //! | `slm.rs`, `lsm.rs`, `turbo.rs`, `sptree.rs`, `split.rs`, `wip.rs`, `lab.rs`, `tlsm.rs` | the options of one engine, and their names and ranges |
 //! | `pool.rs` | the place of the pool |
 //! | `table_reads.rs` | how tables are read |
+//! | `table_settings.rs` | settings of a keyspace's tables by name |
 //! | `settings.rs` | the allowed values of named options |
 //! | `list.rs` | all options with their values, as a list and as a file |
 //! | `file.rs` | options read from a file |
@@ -21,6 +22,7 @@ mod slm;
 mod split;
 mod sptree;
 mod table_reads;
+mod table_settings;
 #[cfg(test)]
 mod tests;
 mod tlsm;

@@ -17,6 +17,7 @@ pub(super) const TIB: u64 = 1 << 40;
 pub(super) const TABLE_BYTES: RangeInclusive<u64> = KIB..=2 * GIB;
 pub(super) const BLOCK_BYTES: RangeInclusive<u64> = 1..=TableOptions::MAX_BLOCK_BYTES as u64;
 pub(super) const MEMTABLE_BYTES: RangeInclusive<u64> = 4 * KIB..=64 * GIB;
+pub(super) const FILTER_BITS: RangeInclusive<u64> = 0..=64;
 /// Numbers of tables, or of keys that are examined together.
 pub(super) const MANY: RangeInclusive<u64> = 1..=1_000_000;
 

@@ -1,7 +1,7 @@
 //! Options of the engine `wip`.
 
 use super::lsm::LogPlace;
-use super::settings::{BLOCK_BYTES, Choice, EngineOptions, GIB, KIB, Setting, Slot, TIB};
+use super::settings::{BLOCK_BYTES, Choice, EngineOptions, FILTER_BITS, GIB, KIB, Setting, Slot, TIB};
 
 /// The kind of a bucket's memtable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -111,7 +111,7 @@ impl EngineOptions for WipOptions {
             set("wip.read_aware", Slot::Flag(&mut self.read_aware)),
             set("wip.read_weight", Slot::Real(&mut self.read_weight, 0.0..=1000.0)),
             set("wip.block_bytes", Slot::Whole(&mut self.block_bytes, BLOCK_BYTES)),
-            set("wip.filter_bits_per_key", Slot::Whole(&mut self.filter_bits_per_key, 0..=64)),
+            set("wip.filter_bits_per_key", Slot::Whole(&mut self.filter_bits_per_key, FILTER_BITS)),
         ]
     }
 

@@ -2,13 +2,16 @@
 //!
 //! 1. A file is dropped with its writer: it is removed unless somebody keeps it.
 //! 2. All versions of a key that one input gives go into the same table: the caller cuts where `may_cut` says so.
+//! 3. The keys of a keyspace with settings of its own are written by them, into whatever table they come.
 
 use std::sync::Arc;
 
 use terrace_base::Result;
 use terrace_table::{BlockSpan, Built, Kind, TableBuilder, TableMeta, TableOptions};
 
+use crate::core::Core;
 use crate::core::files::Files;
+use crate::core::keyspace_tables::TableStyles;
 use crate::manifest::Manifest;
 
 /// How tables are cut and written.
@@ -25,6 +28,9 @@ pub(crate) struct TableWriter<'a> {
     files: &'a Arc<Files>,
     manifest: &'a Manifest,
     options: WriterOptions,
+    styles: Option<TableStyles>,
+    /// The key from which on entries of the table being written may be written otherwise.
+    restyle_at: Option<Vec<u8>>,
     is_hidden: bool,
     current: Option<Open>,
     last_key: Vec<u8>,
@@ -97,8 +103,17 @@ impl Drop for MadeFile {
 
 impl<'a> TableWriter<'a> {
     /// A writer of tables with numbers from `manifest`.
-    pub fn new(files: &'a Arc<Files>, manifest: &'a Manifest, options: WriterOptions) -> Self {
-        TableWriter { files, manifest, options, is_hidden: false, current: None, last_key: Vec::new() }
+    pub fn new(core: &'a Core, manifest: &'a Manifest, options: WriterOptions) -> Self {
+        TableWriter {
+            files: &core.files,
+            manifest,
+            options,
+            styles: core.keyspace_tables.styles(),
+            restyle_at: None,
+            is_hidden: false,
+            current: None,
+            last_key: Vec::new(),
+        }
     }
 
     /// The same; the tables are hidden until they are shown.
@@ -124,16 +139,33 @@ impl<'a> TableWriter<'a> {
     /// Adds a version; keys ascend, and the sequence numbers of a key descend. Begins a table if there is
     /// none.
     pub fn add(&mut self, key: &[u8], seq: u64, kind: Kind, value: &[u8]) -> Result<()> {
-        let open = match self.current.take() {
+        let mut open = match self.current.take() {
             Some(open) => open,
-            None => self.begin()?,
+            None => self.begin(key)?,
         };
+        if self.restyle_at.as_ref().is_some_and(|at| **at <= *key) {
+            open.builder.change_options(&self.style_from(key))?;
+        }
         self.last_key.clear();
         self.last_key.extend_from_slice(key);
         self.current.insert(open).builder.add(key, seq, kind, value)
     }
 
-    fn begin(&self) -> Result<Open> {
+    /// How entries from `key` on are written, up to `restyle_at`, which is set.
+    fn style_from(&mut self, key: &[u8]) -> TableOptions {
+        let all = &self.options.table;
+        match &self.styles {
+            None => all.clone(),
+            Some(styles) => {
+                let (options, until) = styles.at(key, all);
+                self.restyle_at = until;
+                options
+            }
+        }
+    }
+
+    /// Begins a table with `key`.
+    fn begin(&mut self, key: &[u8]) -> Result<Open> {
         self.manifest.unseal()?;
         let number = self.manifest.take_numbers(1).start;
         let created = match self.is_hidden {
@@ -141,7 +173,11 @@ impl<'a> TableWriter<'a> {
             false => self.files.create_table(number)?,
         };
         let file = MadeFile::new(self.files, number, self.is_hidden);
-        Ok(Open { builder: TableBuilder::new(created, number, self.options.table.clone())?, file })
+        let mut builder = TableBuilder::new(created, number, self.style_from(key))?;
+        if self.styles.as_ref().is_some_and(|styles| styles.may_filter(&self.options.table)) {
+            builder = builder.with_filter_by_entries();
+        }
+        Ok(Open { builder, file })
     }
 
     /// Finishes the table being written, if there is one, and makes its bytes durable.

@@ -26,6 +26,7 @@ pub(super) fn render(stats: &Stats) -> CommandResult<String> {
         "lists": lists_json(stats),
         "slots": slots_json(stats),
         "counts": counts_json(stats),
+        "keyspaces": keyspaces_json(stats),
         "latencies": {
             "gets": latency_json(&stats.latencies.gets),
             "puts": latency_json(&stats.latencies.puts),
@@ -35,6 +36,19 @@ pub(super) fn render(stats: &Stats) -> CommandResult<String> {
     });
     let text = serde_json::to_string_pretty(&value);
     text.map(|t| t + "\n").map_err(|e| Failure::error(format!("cannot write the statistics: {e}")))
+}
+
+fn keyspaces_json(stats: &Stats) -> Value {
+    let figures = stats.keyspaces.iter().map(|(name, of)| {
+        let figures = json!({
+            "puts": of.puts,
+            "deletes": of.deletes,
+            "gets": of.gets,
+            "user_bytes": of.user_bytes,
+        });
+        (name.clone(), figures)
+    });
+    Value::Object(figures.collect())
 }
 
 fn dram_json(stats: &Stats) -> Value {

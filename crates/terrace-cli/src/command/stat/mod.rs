@@ -73,6 +73,7 @@ pub fn render(stats: &Stats) -> String {
     lists(stats, &mut text);
     slots(stats, &mut text);
     counts(stats, &mut text);
+    keyspaces(stats, &mut text);
     latencies(stats, &mut text);
     text
 }
@@ -279,6 +280,21 @@ fn counts(stats: &Stats, text: &mut String) {
         ),
     ];
     floor(text, "Since it was opened", "", &parts);
+}
+
+/// What was done to each keyspace that is open.
+fn keyspaces(stats: &Stats, text: &mut String) {
+    if stats.keyspaces.is_empty() {
+        return;
+    }
+    let _ =
+        writeln!(text, "{:<24}{:>14}{:>14}{:>14}{:>14}", "KEYSPACES", "puts", "deletes", "gets", "bytes put");
+    for (name, of) in &stats.keyspaces {
+        let [puts, deletes, gets] = [of.puts, of.deletes, of.gets].map(grouped);
+        let (name, bytes) = (name.escape_debug().to_string(), human(of.user_bytes));
+        let _ = writeln!(text, "  {name:<22}{puts:>14}{deletes:>14}{gets:>14}{bytes:>14}");
+    }
+    text.push('\n');
 }
 
 /// How long operations took, of those kinds that were timed.

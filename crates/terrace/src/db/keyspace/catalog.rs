@@ -10,7 +10,7 @@
 //!    nobody reads or writes a key that moves.
 
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -20,7 +20,9 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_table::Kind;
 
-use super::records::{self, CATALOGUE, NEXT, Named, VERSION, VERSION_WITH_MERGE, VERSION_WITH_RANGES, named};
+use super::records::{
+    self, CATALOGUE, LATEST, NEXT, Named, VERSION, VERSION_WITH_RANGES, VERSION_WITH_TABLES, named,
+};
 use super::{Expiry, KeyspaceOptions, ranges_file};
 use crate::batch::{Op, WriteBatch};
 use crate::core::Core;
@@ -29,6 +31,7 @@ use crate::db::{Db, range_delete};
 use crate::keyspaces::callbacks;
 use crate::keyspaces::{DATED, ESCAPE, MergeOperator, NEVER, OpenKeyspace, Prefix, Space, Writing, is_high};
 use crate::options::WriteOptions;
+use crate::stats::KeyspaceStats;
 
 /// The place of the marker: of no key in keyspace 0.
 const MARKER_PLACE: [u8; 2] = [ESCAPE, 0];
@@ -69,7 +72,9 @@ pub(in crate::db) struct Catalog {
     /// Whether both the marker and the file say that there may be range tombstones.
     has_ranges: AtomicBool,
     moving: RwLock<()>,
-    changing: Mutex<Open>,
+    changing: Mutex<()>,
+    /// Locked for moments, by whoever has locked `changing` or only looks.
+    open: Mutex<Open>,
     /// The merge operators that were given since the opening and are not built in, by the numbers of their keyspaces.
     pub(super) operators: Mutex<HashMap<u32, MergeOperator>>,
 }
@@ -111,13 +116,13 @@ impl Catalog {
                 Err(e) => return Err(e),
             };
             match version {
-                Some(version @ VERSION..=VERSION_WITH_MERGE) => {
+                Some(version @ VERSION..=LATEST) => {
                     found = found.max(Some(version));
                     has_marker |= place == MARKER_PLACE;
                 }
                 Some(version) => {
                     let found = format!("version {version} of the catalogue of keyspaces");
-                    return Err(Error::other_version(dir, found, VERSION_WITH_MERGE.to_string()));
+                    return Err(Error::other_version(dir, found, LATEST.to_string()));
                 }
                 None => {}
             }
@@ -140,7 +145,7 @@ impl Catalog {
         }
         core.filters.set_beside(is_beside);
         let has_ranges = AtomicBool::new(is_marked && has_file);
-        let (moving, changing) = (RwLock::new(()), Mutex::default());
+        let (moving, changing, open) = (RwLock::new(()), Mutex::default(), Mutex::default());
         let owner = OPENINGS.fetch_add(1, Ordering::Relaxed);
         Ok(Catalog {
             owner,
@@ -153,6 +158,7 @@ impl Catalog {
             has_ranges,
             moving,
             changing,
+            open,
             operators: Mutex::default(),
         })
     }
@@ -207,6 +213,11 @@ impl Catalog {
         self.may_have_ranges.load(Ordering::Acquire)
     }
 
+    /// Whether some keyspace may have settings of tables.
+    pub(super) fn may_have_tables(&self) -> bool {
+        self.version.load(Ordering::Acquire) >= VERSION_WITH_TABLES
+    }
+
     /// There may be range tombstones: the marker that is written next says so.
     pub fn note_ranges(&self) {
         self.may_have_ranges.store(true, Ordering::Release);
@@ -219,8 +230,24 @@ impl Catalog {
     }
 
     /// Keeps the keyspaces that there are from being changed.
-    pub fn hold(&self) -> MutexGuard<'_, Open> {
+    pub fn hold(&self) -> MutexGuard<'_, ()> {
         self.changing.lock()
+    }
+
+    /// What was done to each keyspace that is open.
+    pub fn stats_of_open(&self) -> BTreeMap<String, KeyspaceStats> {
+        let open: Vec<_> = self.open.lock().values().filter_map(Weak::upgrade).collect();
+        open.iter().map(|keyspace| (keyspace.name.clone(), keyspace.counts.figures())).collect()
+    }
+
+    /// Keyspace `name`, if it is open.
+    pub(super) fn opened(&self, name: &str) -> Option<Arc<OpenKeyspace>> {
+        self.open.lock().get(name).and_then(Weak::upgrade)
+    }
+
+    /// Keyspace `name` is not open any more. `changing` is locked.
+    pub(super) fn close(&self, name: &str) {
+        self.open.lock().remove(name);
     }
 
     /// Keeps `keyspaces` from being dropped.
@@ -282,12 +309,15 @@ impl Db {
         check_name(name)?;
         options.merge.as_ref().map_or(Ok(()), MergeOperator::check_name)?;
         let store = &*self.inner;
+        if let Some(tables) = &options.tables {
+            store.core.options.engine.check_tables(tables)?;
+        }
         if options.compaction_filter.is_some() {
             store.core.options.engine.check_compacts()?;
         }
         store.catalog.check_readable()?;
-        let mut open = store.catalog.changing.lock();
-        if let Some(keyspace) = open.get(name).and_then(Weak::upgrade) {
+        let _changing = store.catalog.hold();
+        if let Some(keyspace) = store.catalog.opened(name) {
             self.change_options(&keyspace, options)?;
             return Ok(keyspace);
         }
@@ -297,13 +327,15 @@ impl Db {
             None if store.read_only => return Err(Error::ReadOnly),
             None => self.make_keyspace(name, options)?,
         };
-        let Named { number, time_to_live, operator } = record;
+        let Named { number, time_to_live, operator, tables } = record;
         let keyspace = Arc::new(OpenKeyspace::new(name, number, store.catalog.owner, time_to_live));
         operator.iter().for_each(|operator| keyspace.set_operator_name(operator));
+        keyspace.set_tables(tables);
         if let Some(given) = store.catalog.operators.lock().get(&number) {
             keyspace.set_operator(given.clone());
         }
         self.change_options(&keyspace, options)?;
+        let mut open = store.catalog.open.lock();
         if open.len() == open.capacity() {
             // Before it grows: each one is looked at once for as many that come.
             open.retain(|_, keyspace| keyspace.strong_count() > 0);
@@ -328,6 +360,7 @@ impl Db {
             number: number | dated,
             time_to_live: options.expiry.map_or(NEVER, Expiry::time_to_live),
             operator: options.merge.as_ref().map(|operator| operator.whole_name().clone()),
+            tables: options.tables.unwrap_or_default(),
         };
         self.name_keyspaces(&[(name.to_owned(), record.clone())], Some(number + 1))?;
         Ok(record)
@@ -359,7 +392,7 @@ impl Db {
         if catalog.has_ranges.load(Ordering::Acquire) {
             return Ok(());
         }
-        let _open = catalog.changing.lock();
+        let _changing = catalog.hold();
         if catalog.has_ranges.load(Ordering::Acquire) {
             return Ok(());
         }

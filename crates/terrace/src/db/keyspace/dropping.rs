@@ -1,6 +1,6 @@
 //! Dropping a keyspace. What removes its keys afterwards is in `sweep`.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use terrace_base::{Error, Result};
 use terrace_table::Kind;
@@ -8,7 +8,7 @@ use terrace_table::Kind;
 use super::catalog::place_of;
 use crate::batch::{Op, WriteBatch};
 use crate::db::{Db, Store};
-use crate::keyspaces::{NEVER, OpenKeyspace, callbacks};
+use crate::keyspaces::{NEVER, OpenKeyspace, TableSettings, callbacks};
 use crate::options::WriteOptions;
 
 impl Db {
@@ -16,15 +16,16 @@ impl Db {
     pub(super) fn drop_named(&self, name: &str) -> Result<()> {
         let store = &*self.inner;
         callbacks::check_none_runs()?;
-        let mut open = store.catalog.hold();
+        let _changing = store.catalog.hold();
         if store.read_only {
             return Err(Error::ReadOnly);
         }
         let record = store.named_as(name)?;
         let number = record.ok_or_else(|| Error::NoKeyspace { name: name.to_owned() })?.number;
-        let shared = open.get(name).and_then(Weak::upgrade);
-        let keyspace =
-            shared.unwrap_or_else(|| Arc::new(OpenKeyspace::new(name, number, store.catalog.owner, NEVER)));
+        let keyspace = store
+            .catalog
+            .opened(name)
+            .unwrap_or_else(|| Arc::new(OpenKeyspace::new(name, number, store.catalog.owner, NEVER)));
         keyspace.drop_by(|| {
             let mut batch = WriteBatch::new();
             batch.push(Op { kind: Kind::Delete, key: &place_of(name), value: &[] });
@@ -33,9 +34,10 @@ impl Db {
             Store::note_dropped(&mut batch, &dropped)?;
             self.write_placed(batch, WriteOptions::default())
         })?;
-        open.remove(name);
+        store.catalog.close(name);
         store.catalog.operators.lock().remove(&number);
         store.core.filters.forget(number);
+        store.core.keyspace_tables.set(number, TableSettings::default());
         Ok(())
     }
 }

@@ -45,22 +45,9 @@ use crate::batch::{Op, WriteBatch};
 use crate::core::condition::Condition;
 use crate::db::swap::Skips;
 use crate::db::{CasMismatch, Db, DbIter, Entries, KeyRange, Snapshot};
-use crate::keyspaces::{MAX_NUMBERED_KEY_BYTES, OpenKeyspace, Space, callbacks};
+use crate::keyspaces::{MAX_NUMBERED_KEY_BYTES, OpenKeyspace, Space, TableSettings, callbacks};
 use crate::options::WriteOptions;
-
-/// What was done to a keyspace through its handles since it was opened.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct KeyspaceStats {
-    /// Point reads.
-    pub gets: u64,
-    /// Puts and merges.
-    pub puts: u64,
-    /// Deletions.
-    pub deletes: u64,
-    /// Bytes of keys and values that were put, and of keys that were deleted.
-    pub user_bytes: u64,
-}
+use crate::stats::KeyspaceStats;
 
 /// A named map in a database, with keys of its own. It is a handle, as [`Db`] is: cloning is cheap, and the database
 /// stays open as long as there is one.
@@ -108,7 +95,8 @@ impl Db {
     /// # Errors
     ///
     /// `NoKeyspace` if there is none and none is to be made; `InvalidArgument` if there is one whose entries cannot
-    /// expire and they are to, or one with another merge operator.
+    /// expire and they are to, or one with another merge operator; `Unsupported` for settings of tables, or a filter of
+    /// compactions, that the engine has no use for.
     pub fn keyspace_with(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         let open = self.open_keyspace(name, &options)?;
         Ok(Keyspace { db: self.clone(), open })
@@ -190,15 +178,14 @@ impl Keyspace {
         &self.open
     }
 
-    /// What was done to it.
+    /// How its keys are written into tables, where that is otherwise than for the database.
+    pub fn tables(&self) -> TableSettings {
+        self.open.tables()
+    }
+
+    /// What was done to it. [`Stats::keyspaces`](crate::Stats::keyspaces) has it for all that are open.
     pub fn stats(&self) -> KeyspaceStats {
-        let counts = &self.open.counts;
-        KeyspaceStats {
-            gets: counts.gets.get(),
-            puts: counts.puts.get(),
-            deletes: counts.deletes.get(),
-            user_bytes: counts.user_bytes.get(),
-        }
+        self.open.counts.figures()
     }
 
     /// The value of `key`, if it exists: see [`Db::get`].

@@ -5,7 +5,7 @@ use terrace_base::{Error, Result};
 use super::Expiry;
 use super::records::Named;
 use crate::db::Db;
-use crate::keyspaces::{CompactionFilter, MergeOperator, OpenKeyspace};
+use crate::keyspaces::{CompactionFilter, MergeOperator, OpenKeyspace, TableSettings};
 
 /// Options of opening a keyspace.
 ///
@@ -33,11 +33,14 @@ pub struct KeyspaceOptions {
     pub merge: Option<MergeOperator>,
     /// What compactions let go of its entries. `None`: what they did before, since the database was opened.
     pub compaction_filter: Option<CompactionFilter>,
+    /// How its keys are written into tables. `None`: as they were before; as the database's if it is made.
+    pub tables: Option<TableSettings>,
 }
 
 impl Default for KeyspaceOptions {
     fn default() -> Self {
-        KeyspaceOptions { create_if_missing: true, expiry: None, merge: None, compaction_filter: None }
+        let (expiry, merge, compaction_filter, tables) = (None, None, None, None);
+        KeyspaceOptions { create_if_missing: true, expiry, merge, compaction_filter, tables }
     }
 }
 
@@ -58,11 +61,15 @@ impl Db {
             }
             (new, known) => new.or(known),
         };
-        if time_to_live != keyspace.time_to_live() || operator != known {
-            let record = Named { number: keyspace.number, time_to_live, operator: operator.cloned() };
+        let tables = options.tables.unwrap_or(keyspace.tables());
+        if time_to_live != keyspace.time_to_live() || operator != known || tables != keyspace.tables() {
+            let (number, operator) = (keyspace.number, operator.cloned());
+            let record = Named { number, time_to_live, operator, tables };
             self.name_keyspaces(&[(name.clone(), record)], None)?;
             keyspace.set_time_to_live(time_to_live);
+            keyspace.set_tables(tables);
         }
+        self.inner.core.keyspace_tables.set(keyspace.number, tables);
         if let Some(operator) = &options.merge {
             keyspace.set_operator_name(operator.whole_name());
             keyspace.set_operator(operator.clone());

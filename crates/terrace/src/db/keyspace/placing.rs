@@ -29,7 +29,7 @@ impl Db {
         }
         // Without the lock, which somebody may have who waits for what this thread holds.
         if self.inner.catalog.default_space() == Space::Alone {
-            let _open = self.inner.catalog.hold();
+            let _changing = self.inner.catalog.hold();
             self.make_room_for_keyspaces()?;
         }
         Ok(true)

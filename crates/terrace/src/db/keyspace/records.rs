@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use terrace_base::Result;
-use terrace_table::Kind;
+use terrace_table::{Compression, Kind};
 
 use crate::batch::{Op, WriteBatch};
 use crate::core::engine::{Direction, Engine, EngineIter};
 use crate::db::{Store, range_delete};
 use crate::keyspaces::merge_operator::MOST_NAME_BYTES;
-use crate::keyspaces::{DATED, ESCAPE, NEVER, OperatorName, Prefix, Space};
+use crate::keyspaces::{DATED, ESCAPE, NEVER, OperatorName, Prefix, Space, TableSettings};
 
 /// The keyspace of the catalogue.
 pub(super) const CATALOGUE: Space = Space::Numbered(Prefix::of(0));
@@ -34,6 +34,18 @@ pub(super) const VERSION_WITH_EXPIRY: u8 = 3;
 
 /// The same from the first keyspace with a merge operator on, and that of the record of such a keyspace's name.
 pub(super) const VERSION_WITH_MERGE: u8 = 4;
+
+/// The same for settings of tables.
+pub(super) const VERSION_WITH_TABLES: u8 = 5;
+
+/// The latest version.
+pub(super) const LATEST: u8 = VERSION_WITH_TABLES;
+
+/// What stands for a setting that is as for the database.
+const AS_OTHERS: u8 = 255;
+
+/// What stands for an operator where there is none.
+const NO_OPERATOR: u8 = 2;
 
 /// The version of the catalogue that a record is of; `None` if it is of none.
 pub(super) fn version_of(value: &[u8]) -> Option<u8> {
@@ -83,54 +95,106 @@ pub(in crate::db) struct Named {
     pub time_to_live: u64,
     /// The name of the operator by which values are merged.
     pub operator: Option<OperatorName>,
+    /// How its keys are written into tables.
+    pub tables: TableSettings,
 }
 
 impl Named {
+    /// That of a keyspace whose entries do not expire by themselves, and that has nothing of its own.
+    pub fn plain(number: u32) -> Named {
+        Named { number, time_to_live: NEVER, operator: None, tables: TableSettings::default() }
+    }
+
     /// The record's value.
     pub fn encode(&self) -> Vec<u8> {
         let all = [self.number, self.time_to_live as u32, (self.time_to_live >> 32) as u32];
+        let version = self.own_version();
+        if version < VERSION_WITH_MERGE {
+            return of_numbers(if self.number & DATED == 0 { &all[..1] } else { &all });
+        }
+        let mut record = versioned(version, &all);
+        if version >= VERSION_WITH_TABLES {
+            record.extend(encode_tables(&self.tables));
+        }
         match &self.operator {
             Some(OperatorName { name, is_built_in }) => {
-                let mut record = versioned(VERSION_WITH_MERGE, &all);
                 record.push(u8::from(*is_built_in));
                 record.extend(name.bytes());
-                record
             }
-            None if self.number & DATED == 0 => of_numbers(&all[..1]),
-            None => of_numbers(&all),
+            None => record.push(NO_OPERATOR),
+        }
+        record
+    }
+
+    /// The version of the record itself.
+    fn own_version(&self) -> u8 {
+        match &self.operator {
+            _ if self.tables.are_there() => VERSION_WITH_TABLES,
+            Some(_) => VERSION_WITH_MERGE,
+            None => VERSION,
         }
     }
 
     /// The version that the marker needs beside it.
     pub fn version(&self) -> u8 {
-        let with_operator = self.operator.as_ref().map_or(VERSION, |_| VERSION_WITH_MERGE);
-        version_with(self.number).max(with_operator)
+        version_with(self.number).max(self.own_version())
     }
 
     /// `None` if the value is damaged.
     pub fn decode(value: &[u8]) -> Option<Named> {
         let time = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
-        if let Some(rest) = value.strip_prefix(MAGIC)?.strip_prefix(&[VERSION_WITH_MERGE]) {
-            let (numbers, operator) = rest.split_at_checked(12)?;
-            let (numbers, _) = numbers.as_chunks::<4>();
-            let [number, low, high] = *<&[[u8; 4]; 3]>::try_from(numbers).ok()?;
-            let [number, low, high] = [number, low, high].map(u32::from_le_bytes);
-            let (kind, name) = operator.split_first()?;
-            let name =
-                str::from_utf8(name).ok().filter(|name| (1..=MOST_NAME_BYTES).contains(&name.len()))?;
-            let is_built_in = [false, true].into_iter().find(|is| u8::from(*is) == *kind)?;
-            let operator = Some(OperatorName { name: name.to_owned(), is_built_in });
-            let named = Named { number, time_to_live: time(low, high), operator };
-            return (number & DATED != 0 || named.time_to_live == NEVER).then_some(named);
+        let (version, rest) = value.strip_prefix(MAGIC)?.split_first()?;
+        if !(VERSION_WITH_MERGE..=VERSION_WITH_TABLES).contains(version) {
+            return match numbers_of(value)?[..] {
+                [number] if number & DATED == 0 => Some(Named::plain(number)),
+                [number, low, high] if number & DATED != 0 => {
+                    Some(Named { time_to_live: time(low, high), ..Named::plain(number) })
+                }
+                _ => None,
+            };
         }
-        match numbers_of(value)?[..] {
-            [number] if number & DATED == 0 => Some(Named { number, time_to_live: NEVER, operator: None }),
-            [number, low, high] if number & DATED != 0 => {
-                Some(Named { number, time_to_live: time(low, high), operator: None })
-            }
-            _ => None,
-        }
+        let (numbers, rest) = rest.split_first_chunk::<12>()?;
+        let (numbers, _) = numbers.as_chunks::<4>();
+        let [number, low, high] = *<&[[u8; 4]; 3]>::try_from(numbers).ok()?;
+        let [number, low, high] = [number, low, high].map(u32::from_le_bytes);
+        let (tables, rest) = match *version {
+            VERSION_WITH_TABLES => decode_tables(rest)?,
+            _ => (TableSettings::default(), rest),
+        };
+        let operator = match rest {
+            [NO_OPERATOR] if tables.are_there() => None,
+            _ => Some(decode_operator(rest)?),
+        };
+        let named = Named { number, time_to_live: time(low, high), operator, tables };
+        (number & DATED != 0 || named.time_to_live == NEVER).then_some(named)
     }
+}
+
+fn decode_operator(record: &[u8]) -> Option<OperatorName> {
+    let (kind, name) = record.split_first()?;
+    let name = str::from_utf8(name).ok().filter(|name| (1..=MOST_NAME_BYTES).contains(&name.len()))?;
+    let is_built_in = [false, true].into_iter().find(|is| u8::from(*is) == *kind)?;
+    Some(OperatorName { name: name.to_owned(), is_built_in })
+}
+
+fn encode_tables(tables: &TableSettings) -> [u8; 6] {
+    let [a, b, c, d] = (tables.block_bytes.unwrap_or(0) as u32).to_le_bytes();
+    let compression = tables.compression.map_or(AS_OTHERS, |compression| compression as u8);
+    let filter = tables.filter_bits_per_key.map_or(AS_OTHERS, |bits| bits as u8);
+    [a, b, c, d, compression, filter]
+}
+
+/// The settings that a record begins with, of which at least one says something, and the rest of it.
+fn decode_tables(record: &[u8]) -> Option<(TableSettings, &[u8])> {
+    let (&[a, b, c, d, compression, filter], rest) = record.split_first_chunk::<6>()?;
+    let block_bytes = Some(u32::from_le_bytes([a, b, c, d]) as usize).filter(|bytes| *bytes > 0);
+    let compression = match compression {
+        AS_OTHERS => None,
+        byte => Some(Compression::from_u8(byte)?),
+    };
+    let filter_bits_per_key = Some(filter).filter(|bits| *bits != AS_OTHERS).map(u32::from);
+    let tables = TableSettings { compression, block_bytes, filter_bits_per_key };
+    (tables.are_there() && tables.check().is_ok()).then_some((tables, rest))
 }
 
 /// The version that the marker needs beside a keyspace with this number.
@@ -269,7 +333,16 @@ impl Store {
         if self.catalog.is_marker_lost() {
             // Where damage hides that, older builds are better refused.
             let least = self.names().map(|names| names.values().map(Named::version).max());
-            self.catalog.note_version(least.map_or(VERSION_WITH_MERGE, |least| least.unwrap_or(VERSION)));
+            self.catalog.note_version(least.map_or(LATEST, |least| least.unwrap_or(VERSION)));
+        }
+    }
+
+    /// Recalls how the keys of keyspaces are written into tables, as far as their records can be read.
+    pub(in crate::db) fn recall_tables(&self) {
+        if self.catalog.may_have_tables() {
+            for named in self.names().unwrap_or_default().into_values() {
+                self.core.keyspace_tables.set(named.number, named.tables);
+            }
         }
     }
 

@@ -4,14 +4,14 @@ use terrace_base::{Error, Result};
 
 use super::records::{NEXT, Named, VERSION, version_with};
 use crate::db::Db;
-use crate::keyspaces::{DATED, NEVER, Space, callbacks};
+use crate::keyspaces::{DATED, Space, callbacks};
 
 impl Db {
     /// Names every keyspace that has keys and no name: see [`Db::recover_keyspaces`].
     pub(super) fn name_unknown(&self) -> Result<Vec<String>> {
         callbacks::check_none_runs()?;
         let store = &*self.inner;
-        let _open = store.catalog.hold();
+        let _changing = store.catalog.hold();
         if store.read_only {
             return Err(Error::ReadOnly);
         }
@@ -27,6 +27,7 @@ impl Db {
         store.catalog.set_beside(true);
         store.core.filters.set_beside(true);
         let recovered = store.load_range_tombstones().and_then(|()| self.name_all());
+        store.recall_tables();
         recovered.inspect_err(|_| {
             store.catalog.set_beside(false);
             store.core.filters.set_beside(false);
@@ -53,10 +54,8 @@ impl Db {
                 .find(|name| !names.contains_key(name))
                 .unwrap_or(plain)
         };
-        let recovered: Vec<(String, Named)> = unknown
-            .iter()
-            .map(|number| (free(number), Named { number: *number, time_to_live: NEVER, operator: None }))
-            .collect();
+        let recovered: Vec<(String, Named)> =
+            unknown.iter().map(|number| (free(number), Named::plain(*number))).collect();
         let given = names.values().map(|named| &named.number).chain(&dropped).chain(&unknown);
         let highest = given.map(|number| number & !DATED).max().unwrap_or(0);
         let of_names = names.values().map(Named::version);

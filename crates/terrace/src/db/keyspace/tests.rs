@@ -2,12 +2,12 @@
 
 use terrace_base::ErrorKind;
 use terrace_pmem::Profile;
-use terrace_table::Kind;
+use terrace_table::{Compression, Kind};
 
 use super::catalog::place_of;
 use super::records::{CATALOGUE, NEXT, Named, named, number_of, of_numbers, version_of};
 use crate::batch::{Op, WriteBatch};
-use crate::keyspaces::{DATED, NEVER, OperatorName};
+use crate::keyspaces::{DATED, OperatorName, TableSettings};
 use crate::options::{EngineKind, Options, PoolChoice, WriteOptions};
 use crate::{Db, Expiry, KeyspaceOptions};
 
@@ -96,14 +96,14 @@ fn a_later_version_is_refused_by_name() {
     let db = open(&dir, EngineKind::Lsm);
     db.keyspace("one").unwrap();
     let mut batch = WriteBatch::new();
-    let later = b"terrace-spaces\0\x05";
+    let later = b"terrace-spaces\0\x06";
     batch.push(Op { kind: Kind::Put, key: &CATALOGUE.place(b"").unwrap(), value: later });
     db.write_placed(batch, WriteOptions::default()).unwrap();
     drop(db);
     let options = Options { engine: EngineKind::Lsm, ..Options::default() };
     let refused = Db::open(dir.path(), options).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidFormat);
-    assert!(refused.to_string().contains("version 5 of the catalogue of keyspaces"), "{refused}");
+    assert!(refused.to_string().contains("version 6 of the catalogue of keyspaces"), "{refused}");
 }
 
 #[test]
@@ -185,11 +185,11 @@ fn records_are_as_their_page_says() {
 #[test]
 fn a_record_has_its_merge_operator() {
     let operator = OperatorName { name: "max".into(), is_built_in: true };
-    let plain = Named { number: 7, time_to_live: NEVER, operator: Some(operator.clone()) };
+    let plain = Named { operator: Some(operator.clone()), ..Named::plain(7) };
     let record = b"terrace-spaces\0\x04\x07\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\x01max";
     assert_eq!((plain.encode(), plain.version()), (record.to_vec(), 4));
     let operator = OperatorName { is_built_in: false, ..operator };
-    let dated = Named { number: DATED | 7, time_to_live: 0x0102_0304_0506, operator: Some(operator) };
+    let dated = Named { time_to_live: 0x0102_0304_0506, operator: Some(operator), ..Named::plain(DATED | 7) };
     let record = b"terrace-spaces\0\x04\x07\0\0\x80\x06\x05\x04\x03\x02\x01\0\0\0max";
     assert_eq!(dated.encode(), record);
     for named in [plain, dated] {
@@ -202,6 +202,37 @@ fn a_record_has_its_merge_operator() {
         assert!(damaged.iter().all(|record| Named::decode(record).is_none()));
     }
     assert_eq!(Named::decode(b"terrace-spaces\0\x04\x07\0\0\0\x01\0\0\0\0\0\0\0\x01max"), None);
+}
+
+#[test]
+fn a_record_has_its_settings_of_tables() {
+    let tables = TableSettings { block_bytes: Some(0x1_0203), ..TableSettings::default() };
+    let blocks = Named { tables, ..Named::plain(7) };
+    let record = b"terrace-spaces\0\x05\x07\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\x03\x02\x01\0\xff\xff\x02";
+    assert_eq!((blocks.encode(), blocks.version()), (record.to_vec(), 5));
+    let compression = Some(Compression::Lz4);
+    let tables = TableSettings { compression, filter_bits_per_key: Some(9), block_bytes: None };
+    let operator = Some(OperatorName { name: "max".into(), is_built_in: true });
+    let merging = Named { tables, operator, ..Named::plain(DATED | 7) };
+    let record = b"terrace-spaces\0\x05\x07\0\0\x80\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\0\x01\x09\x01max";
+    assert_eq!(merging.encode(), record);
+    for named in [blocks, merging] {
+        let record = named.encode();
+        assert_eq!(Named::decode(&record).as_ref(), Some(&named));
+        assert!((0..34).all(|len| Named::decode(&record[..len]).is_none()));
+        let changed = |at: usize, to: u8| [&record[..at], &[to], &record[at + 1..]].concat();
+        let damaged = [
+            changed(31, 9),
+            changed(32, 2),
+            changed(33, 65),
+            changed(34, 3),
+            [&record[..], &[0xff]].concat(),
+        ];
+        assert!(damaged.iter().all(|record| Named::decode(record).is_none()), "{named:?}");
+    }
+    // One that says nothing is never written so.
+    let nothing = b"terrace-spaces\0\x05\x07\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\0\xff\xff\x02";
+    assert_eq!(Named::decode(nothing), None);
 }
 
 /// One damaged block kept the whole database from being opened.

@@ -83,7 +83,7 @@ impl<'a> Outputs<'a> {
             ..TableOptions::default()
         };
         let options = WriterOptions { table_bytes: slm.table_bytes, table };
-        let writer = TableWriter::new(&slm.core.files, &slm.manifest, options);
+        let writer = TableWriter::new(&slm.core, &slm.manifest, options);
         let notes = Notes::new(&slm.core.memory);
         Outputs { slm, job, writer, notes, pinned: BTreeMap::new() }
     }

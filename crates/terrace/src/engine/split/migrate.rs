@@ -98,7 +98,7 @@ impl<'a, E: PmEngine<Home = Ssd>> Mover<'a, E> {
         };
         let table_bytes = options.split.run_bytes.min(store.pool.max_size() / POOL_SHARE).max(1);
         let options = WriterOptions { table_bytes, table };
-        let writer = TableWriter::new(&store.core.files, &ssd.manifest, options);
+        let writer = TableWriter::new(&store.core, &ssd.manifest, options);
         Mover { store, writer, notes: Vec::new(), arrived: 0, written: 0 }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 
-use terrace::{Db, Snapshot, WriteBatch};
+use terrace::{Compression, Db, EngineKind, KeyspaceOptions, Snapshot, TableSettings, WriteBatch};
 use terrace_base::rng::Rng;
 use terrace_pmem::Granularity;
 
@@ -39,6 +39,18 @@ fn some_bound(rng: &mut Rng) -> Bound<Vec<u8>> {
         2 => Bound::Included(some_key(rng)),
         _ => Bound::Excluded(some_key(rng)),
     }
+}
+
+/// Settings of tables that the engine takes.
+fn some_tables(rng: &mut Rng, engine: &str) -> Option<TableSettings> {
+    let engine = EngineKind::parse(engine).unwrap();
+    let has_filters = !matches!(engine, EngineKind::Slm | EngineKind::Split);
+    let tables = TableSettings {
+        compression: rng.one_in(2).then(|| if rng.one_in(2) { Compression::Lz4 } else { Compression::None }),
+        block_bytes: rng.one_in(2).then(|| 1 + rng.below(2000) as usize),
+        filter_bits_per_key: rng.one_in(2).then(|| if has_filters { rng.below(20) as u32 } else { 0 }),
+    };
+    Some(if engine.keeps_all_in_memory() { TableSettings::default() } else { tables })
 }
 
 /// A range of a snapshot against the model, from both ends in turns.
@@ -118,7 +130,7 @@ fn operate(rng: &mut Rng, db: &Db, model: &mut Model) {
     let names = ["a", "b", "c", "\u{ff}"];
     let name = names[rng.below(names.len() as u64) as usize];
     let value = rng.below(1 << 30).to_le_bytes().repeat(1 + rng.below(8) as usize);
-    match rng.below(16) {
+    match rng.below(17) {
         0..=3 => {
             let key = some_key(rng);
             db.put(&key, &value).unwrap();
@@ -161,6 +173,11 @@ fn operate(rng: &mut Rng, db: &Db, model: &mut Model) {
             db.write(batch).unwrap();
         }
         13 | 14 => transact(rng, db, model, name, &value),
+        15 => {
+            let tables = some_tables(rng, db.stats().engine);
+            db.keyspace_with(name, KeyspaceOptions { tables, ..KeyspaceOptions::default() }).unwrap();
+            model.entry(name.into()).or_default();
+        }
         _ => db.flush().unwrap(),
     }
 }

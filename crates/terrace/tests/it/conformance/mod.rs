@@ -29,6 +29,7 @@ mod reads;
 mod room;
 mod snapshots;
 mod swaps;
+mod table_settings;
 mod transacting;
 mod transaction_model;
 mod transactions;
@@ -76,6 +77,7 @@ macro_rules! conformance {
                 model::{random_operations_match_a_map, random_operations_match_under_threads,
                     the_same_operations_give_the_same_everywhere},
                 keyspace_model::{keyspaces_match_maps},
+                table_settings::{keyspaces_have_tables_of_their_own_kind, settings_without_use_are_refused},
                 keyspaces::{keyspaces_have_keys_of_their_own, a_marker_is_nobodys_key,
                     what_is_dropped_is_gone_at_once, strangers_are_refused,
                     keyspaces_come_and_go_under_threads, failed_steps_are_tried_again},
