@@ -31,7 +31,8 @@ impl CommitLog {
             Some(gathered) => gathered,
             None => &files,
         };
-        manifest.pass_over(source.numbers().iter().chain(&listing.dead_tables).max().copied());
+        let tables = listing.dead_tables.iter().chain(&listing.hidden_tables);
+        manifest.pass_over(source.numbers().iter().chain(tables).max().copied());
         if let Some(pool) = &in_pool
             && state == StartState::Closed
         {

@@ -135,6 +135,9 @@ pub(crate) type Fill<'a> = dyn FnMut(&mut Take<'_>) -> Result<()> + 'a;
 
 /// Tables that an engine has written and nobody sees. They are removed with this unless they are shown.
 pub(crate) trait HiddenTables: Send {
+    /// Waits as a write would, if background work is behind.
+    fn wait_for_room(&self) -> Result<()>;
+
     /// Makes all of them durable, findable and visible, or none. The caller leads, and their number is the highest that
     /// was given out.
     fn show(self: Box<Self>) -> Result<()>;

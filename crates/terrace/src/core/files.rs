@@ -17,7 +17,7 @@ use terrace_base::{Error, Result};
 use terrace_disk::{Access, Descriptors, Fs, LazyFile, Mapping, ReadFile, WriteFile};
 use terrace_table::TableMeta;
 
-use crate::manifest::{FileName, Manifest, encode_ingest};
+use crate::manifest::{FileName, IngestNote, Manifest};
 
 /// The files of a store.
 pub(crate) struct Files {
@@ -34,6 +34,8 @@ struct Waiting {
     rows: Vec<Vec<PathBuf>>,
     /// Tables about which a failed group has left the manifest undecided.
     undecided: BTreeSet<u64>,
+    /// Notes of ingests, which go last.
+    notes: Vec<PathBuf>,
     /// Tables that somebody may read, with the number of their holders.
     held: BTreeMap<u64, usize>,
 }
@@ -126,36 +128,39 @@ impl Files {
 
     /// Creates the file of table `number`, which is hidden: whatever becomes of the manifest, it does not count.
     pub fn create_hidden(&self, number: u64) -> Result<Box<dyn WriteFile>> {
-        self.create_anew(&self.hidden_table(number))
+        self.fs.create(&self.hidden_table(number))
     }
 
-    /// Creates a file of a name which a dead process may have left, so that it waits to be removed.
-    fn create_anew(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
-        let mut waiting = self.waiting.lock();
-        waiting.rows.iter_mut().for_each(|row| row.retain(|other| other != path));
-        drop(waiting);
-        if self.fs.exists(path)? {
-            self.fs.remove(path)?;
-        }
-        self.fs.create(path)
-    }
-
-    /// Makes it durable that an ingest of `tables` is taking place: until that is taken back, those of them that the
+    /// Makes it durable that an ingest is taking place: as long as the note is there, those of its tables that the
     /// manifest does not name are worthless, and no sign that it has lost some.
-    pub fn begin_ingest(&self, tables: &[u64]) -> Result<()> {
-        let first = tables.first().copied().unwrap_or(0);
-        let mut file = self.create_anew(&FileName::Ingest(first).path(&self.dir))?;
-        file.append(&encode_ingest(tables))?;
+    pub fn begin_ingest(&self, note: &IngestNote) -> Result<()> {
+        let mut file = self.fs.create(&self.ingest_note(note))?;
+        file.append(&note.encode())?;
         file.sync()?;
         self.sync_names()
     }
 
-    /// The ingest whose first table is `first` has taken place.
-    pub fn end_ingest(&self, first: u64) {
-        self.remove([FileName::Ingest(first).path(&self.dir)]);
+    /// The ingest has taken place.
+    pub fn end_ingest(&self, note: &IngestNote) {
+        self.remove([self.ingest_note(note)]);
         if let Err(error) = self.sync_names() {
             tracing::warn!(%error, "it may seem to the next opening that an ingest was taking place");
         }
+    }
+
+    /// The ingest has failed.
+    pub fn give_up_ingest(&self, note: &IngestNote) {
+        self.remove_notes_last([self.ingest_note(note)]);
+    }
+
+    fn ingest_note(&self, note: &IngestNote) -> PathBuf {
+        FileName::Ingest(note.tables.first().copied().unwrap_or(0)).path(&self.dir)
+    }
+
+    /// Removes notes of ingests once everything else that waits to be removed is gone, which may be tables that they tell
+    /// of.
+    pub fn remove_notes_last(&self, notes: impl IntoIterator<Item = PathBuf>) {
+        self.waiting.lock().notes.extend(notes);
     }
 
     /// Hides table `number` no more. Its name is not durable yet.
@@ -213,17 +218,37 @@ impl Files {
             (std::mem::take(&mut waiting.rows), std::mem::take(&mut waiting.undecided))
         };
         rows.into_iter().for_each(|row| self.try_row(row));
-        if undecided.is_empty() {
-            return;
-        }
-        match manifest.decide() {
+        match if undecided.is_empty() { Ok(()) } else { manifest.decide() } {
             Ok(()) => {
                 let state = manifest.state();
                 self.remove_tables(undecided.into_iter().filter(|n| !state.tables.contains_key(n)));
+                self.try_notes();
             }
             Err(error) => {
                 tracing::warn!(%error, "what a failed job made stays for now");
                 self.waiting.lock().undecided.extend(undecided);
+            }
+        }
+    }
+
+    /// Removes notes of ingests, if nothing is left that they may tell of.
+    fn try_notes(&self) {
+        let notes = {
+            let mut waiting = self.waiting.lock();
+            match waiting.rows.is_empty() && waiting.undecided.is_empty() {
+                true => std::mem::take(&mut waiting.notes),
+                false => return,
+            }
+        };
+        if notes.is_empty() {
+            return;
+        }
+        // Not even after a power cut is a table there without its note.
+        match self.sync_names() {
+            Ok(()) => self.remove(notes),
+            Err(error) => {
+                tracing::warn!(%error, "the note of an ingest stays for now");
+                self.remove_notes_last(notes);
             }
         }
     }

@@ -70,8 +70,9 @@ impl Db {
     /// `fill` passes the entries to the [`Ingest`] that it gets. The engines `lsm` and `tlsm` write tables of them,
     /// which do not go through log and memtable, and are not merged again where nothing of their range was stored
     /// before. Others read and write meanwhile and see nothing of them; then all of them are there at once, and survive
-    /// a power cut. If `fill` or anything else fails, nothing has happened. The other engines write large batches, each
-    /// atomic by itself, and what was written before an error stays:
+    /// a power cut. If `fill` fails, or anything before the tables appear, nothing has happened. If they cannot be
+    /// recorded, it is decided before the next write, or by the next opening, whether it has. The other engines write
+    /// large batches, each atomic by itself, and what was written before an error stays:
     /// [`EngineKind::ingests_atomically`](crate::EngineKind::ingests_atomically) tells.
     ///
     /// In those two engines an entry takes the place of what was put before the ingest ends, even if that was after it
@@ -319,15 +320,13 @@ impl Store {
         }
     }
 
-    /// A number that is given out to nobody soon. The more often a stream was overtaken, the further ahead: others of
-    /// its time, which began later, do not come that far.
+    /// A number that is given out to nobody soon. The more often a stream was overtaken, the further ahead: many others
+    /// that begin later and end sooner do not come that far.
     fn number_ahead(&self, overtaken: u32) -> Result<u64> {
         let ahead = AHEAD << (FURTHER_BITS * overtaken).min(MOST_FURTHER_BITS);
-        let last = self.last_seq.load(Ordering::Relaxed);
-        let next = |before: u64| last.checked_add(ahead)?.max(before).checked_add(1);
-        // Each stream has a number of its own, so that as few as possible are overtaken.
-        let before = self.ahead.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-        let number = before.ok().and_then(next);
+        // Streams of one moment have different ones, so that as few as possible are overtaken.
+        let apart = self.streams.fetch_add(1, Ordering::Relaxed) % AHEAD;
+        let number = self.last_seq.load(Ordering::Relaxed).checked_add(ahead + apart);
         number.ok_or_else(|| Error::invalid("there are no sequence numbers left for an ingest"))
     }
 
@@ -341,6 +340,10 @@ impl Store {
     ) -> Result<()> {
         let (waiting, mut times) = (Cell::new(Some(tables)), 0);
         loop {
+            if let Some(tables) = waiting.take() {
+                tables.wait_for_room()?;
+                waiting.set(Some(tables));
+            }
             {
                 let _stays = self.keep_in_place(keyspace, lay)?;
                 self.alone(|store| store.show_if_ahead(&waiting, number))?;
@@ -369,5 +372,31 @@ impl Store {
         self.core.range_tombstones.note_puts_anywhere();
         tables.show()?;
         self.unmasked.intact()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::{EngineKind, Options};
+
+    /// Short streams that began later overtook a long one for ever.
+    #[test]
+    fn a_stream_that_was_overtaken_gets_ahead_of_many_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { engine: EngineKind::Lsm, ..Options::default() };
+        let db = Db::open(dir.path(), options).unwrap();
+        let store = &db.inner.store;
+        for overtaken in 1..4 {
+            let long = store.number_ahead(overtaken).unwrap();
+            for _ in 1..1 << (FURTHER_BITS * overtaken - 1) {
+                let short = store.number_ahead(0).unwrap();
+                assert!(short > store.last_seq.load(Ordering::Relaxed));
+                assert!(short < long, "{short} and {long}");
+                store.last_seq.store(short, Ordering::Relaxed);
+            }
+        }
+        let apart = [store.number_ahead(0).unwrap(), store.number_ahead(0).unwrap()];
+        assert_ne!(apart[0], apart[1], "of one moment");
     }
 }

@@ -115,8 +115,8 @@ struct Store {
     queue: CommitQueue,
     /// The last sequence number given out; only the current leader changes it.
     last_seq: AtomicU64,
-    /// The highest number that an ingest has chosen ahead of that.
-    ahead: AtomicU64,
+    /// Streams that ingests have begun to write, as often as that was.
+    streams: AtomicU64,
     /// Set by the current leader, so that no group is applied beside or after the close.
     closed: AtomicBool,
     /// Held by who tries again what others' writes have spoilt: such attempts do not spoil each other's.
@@ -165,7 +165,7 @@ impl Db {
         let (core, (unmasked, last)) = opened?;
         core.snapshots.advance(last);
         let queue = CommitQueue::default();
-        let (last_seq, ahead, closed) = (AtomicU64::new(last), AtomicU64::new(0), AtomicBool::new(false));
+        let (last_seq, streams, closed) = (AtomicU64::new(last), AtomicU64::new(0), AtomicBool::new(false));
         let (outcome, lock) = (OnceLock::new(), Arc::new(lock));
         let give_up = |engine: &Arc<dyn Engine>| {
             // Another opening meets none of its jobs. Why it cannot be opened says more than why it cannot be closed.
@@ -183,7 +183,7 @@ impl Db {
             read_only,
             queue,
             last_seq,
-            ahead,
+            streams,
             closed,
             turn,
             all_queue: AtomicBool::new(false),

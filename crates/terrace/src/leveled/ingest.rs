@@ -23,7 +23,7 @@ use crate::compaction::leveled::Lowest;
 use crate::core::engine::{Engine, Fill, HiddenTables, Take};
 use crate::levels::output::{Below, Outputs, Written};
 use crate::levels::run::Made;
-use crate::manifest::Edit;
+use crate::manifest::{Edit, IngestNote};
 
 /// Bytes read ahead of a table that is written again.
 const READAHEAD_BYTES: usize = 1 << 20;
@@ -36,20 +36,36 @@ struct NewTables<B: WriteBuffer> {
 }
 
 impl<B: WriteBuffer> HiddenTables for NewTables<B> {
+    fn wait_for_room(&self) -> Result<()> {
+        let bytes = self.tables.iter().map(|written| written.written_bytes).sum();
+        let _open = self.tree.jobs.hold_open()?;
+        self.tree.slow_down(0.0, false, bytes)
+    }
+
     fn show(self: Box<Self>) -> Result<()> {
-        let tree = &self.tree;
+        let NewTables { tree, number, tables } = *self;
         let _open = tree.jobs.hold_open()?;
         tree.core.health.check()?;
         tree.decide_ingest()?;
         tree.manifest.announce_pool()?;
         tree.rotate()?;
         tree.wait_for_flushes()?;
-        let numbers: Vec<u64> = self.tables.iter().map(|written| written.meta.number).collect();
-        tree.core.files.begin_ingest(&numbers)?;
-        tree.add_tables(self.number, self.tables)?;
-        tree.core.files.end_ingest(numbers.first().copied().unwrap_or(0));
-        tree.spawn_compaction();
-        Ok(())
+        let numbers = tables.iter().map(|written| written.meta.number).collect();
+        let origin = tree.manifest.state().identity.origin();
+        let (files, note) = (&tree.core.files, IngestNote { origin, seq: number, tables: numbers });
+        let shown = files.begin_ingest(&note).and_then(|()| tree.add_tables(number, tables));
+        match &shown {
+            Ok(()) => {
+                files.end_ingest(&note);
+                tree.spawn_compaction();
+            }
+            Err(_) => {
+                files.give_up_ingest(&note);
+                // Its room is wanted: it is why this has failed, or is for the next try.
+                tree.sweep();
+            }
+        }
+        shown
     }
 
     fn renumbered(self: Box<Self>, number: u64) -> Result<Box<dyn HiddenTables>> {
@@ -61,9 +77,10 @@ impl<B: WriteBuffer> HiddenTables for NewTables<B> {
 
 impl<B: WriteBuffer> LeveledTree<B> {
     /// Whether tables may appear beside what is stored. Beside a stage, which may hold older versions above all levels,
-    /// they may not.
+    /// they may not; nor where tables would never fall back to persistent memory for want of room.
     pub(super) fn can_ingest(&self) -> bool {
-        !B::Stage::CHANGES
+        let takes_tables = self.runs.lists().is_none_or(|lists| lists.options.tiering.falls_back());
+        !B::Stage::CHANGES && takes_tables
     }
 
     /// Writes hidden tables with the entries that `fill` passes.
@@ -154,6 +171,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         if self.is_ingest_undecided.load(Ordering::Acquire) {
             self.manifest.decide()?;
             self.is_ingest_undecided.store(false, Ordering::Release);
+            self.sweep();
         }
         Ok(())
     }

@@ -20,13 +20,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
     /// Removes what is no longer needed.
     pub(super) fn remove_leftovers(&self, dead_tables: Vec<u64>) -> Result<()> {
         self.core.files.remove_tables(dead_tables);
-        let left = self.manifest.listing()?;
-        self.core.files.remove(left.leftovers);
-        if !left.ingests.is_empty() && left.dead_tables.is_empty() {
-            // What says that tables are worthless outlives them.
-            self.core.files.sync_names()?;
-            self.core.files.remove(left.ingests);
-        }
+        self.core.files.remove(self.manifest.listing()?.leftovers);
         Ok(())
     }
 

@@ -43,7 +43,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
             let full = used > 0 && used + need > limit;
             drop(readable);
             match (full, full_set) {
-                (false, _) => return self.slow_down(used as f64 / limit as f64, full_set, group),
+                (false, _) => return self.slow_down(used as f64 / limit as f64, full_set, group.bytes()),
                 (true, false) => self.rotate_memtable()?,
                 (true, true) => self.wait_for_flush()?,
             }
@@ -51,14 +51,14 @@ impl<B: WriteBuffer> LeveledTree<B> {
     }
 
     /// Spreads the wait for background work over the preceding writes, so that no single one stops for long.
-    fn slow_down(&self, memtable_fill: f64, memtables_full: bool, group: &Group<'_>) -> Result<()> {
+    pub(super) fn slow_down(&self, memtable_fill: f64, memtables_full: bool, group_bytes: u64) -> Result<()> {
         let limits = &self.settings.limits;
         let load = || Load {
             l0_tables: self.l0_runs.load(Ordering::Relaxed),
             debt: self.debt_bytes.load(Ordering::Relaxed),
             memtables_full,
             memtable_fill,
-            group_bytes: group.bytes(),
+            group_bytes,
         };
         self.jobs.slow_down(|| delay(&load(), limits), || self.compact_next())
     }

@@ -16,12 +16,10 @@
 //!
 //! Numbers have six digits or as many as they need. Any other name is foreign and left alone.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use terrace_base::checksum::crc32c;
-use terrace_base::codec::{Reader, put_varint};
 use terrace_base::{Error, Result};
 use terrace_disk::Fs;
 
@@ -134,31 +132,6 @@ pub(super) fn list(fs: &dyn Fs, dir: &Path) -> Result<(Vec<FileName>, Vec<PathBu
         }
     }
     Ok((ours, foreign))
-}
-
-/// What the file of an ingest says: the numbers of its tables.
-pub(crate) fn encode_ingest(tables: &[u64]) -> Vec<u8> {
-    let mut body = Vec::new();
-    tables.iter().for_each(|number| put_varint(&mut body, *number));
-    [&crc32c(&body).to_le_bytes()[..], &body].concat()
-}
-
-/// `None` for other bytes: such a file was not whole before any of its tables got its name.
-fn decode_ingest(bytes: &[u8]) -> Option<Vec<u64>> {
-    let (crc, body) = bytes.split_at_checked(4)?;
-    let mut reader = Reader::new(body);
-    let numbers = std::iter::from_fn(|| (!reader.is_empty()).then(|| reader.varint()));
-    let numbers = numbers.collect::<Option<Vec<u64>>>()?;
-    (crc == crc32c(body).to_le_bytes()).then_some(numbers)
-}
-
-/// The numbers of the tables of ingests in `dir` that were taking place when the process ended.
-pub(crate) fn tables_of_ingests(fs: &dyn Fs, dir: &Path) -> Result<BTreeSet<u64>> {
-    let mut tables = BTreeSet::new();
-    for name in list(fs, dir)?.0.into_iter().filter(|name| matches!(name, FileName::Ingest(_))) {
-        tables.extend(decode_ingest(&fs.read(&name.path(dir))?).unwrap_or_default());
-    }
-    Ok(tables)
 }
 
 /// The numbers of the manifests in `dir`, ascending.
@@ -283,19 +256,6 @@ mod tests {
             "a",
         ] {
             assert_eq!(FileName::parse(Path::new(stranger)), None, "{stranger}");
-        }
-    }
-
-    #[test]
-    fn what_names_an_ingest_is_golden_and_every_cut_is_found() {
-        let bytes = encode_ingest(&[12, 300]);
-        assert_eq!(bytes[4..], [12, 0xac, 2]);
-        assert_eq!(decode_ingest(&bytes), Some(vec![12, 300]));
-        assert!((0..bytes.len()).all(|len| decode_ingest(&bytes[..len]).is_none()));
-        for bit in 0..bytes.len() * 8 {
-            let mut other = bytes.clone();
-            other[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(decode_ingest(&other), None, "bit {bit}");
         }
     }
 

@@ -21,9 +21,9 @@ pub struct Listing {
     pub missing_tables: Vec<u64>,
     /// Commit logs that are still needed, by number, ascending.
     pub logs: Vec<u64>,
-    /// Tables of ingests that have not begun to take place.
-    pub hidden_tables: Vec<PathBuf>,
-    /// What names the tables of ingests that were taking place. They may be removed when there is no dead table.
+    /// Tables of ingests that have not begun to take place, by number.
+    pub hidden_tables: Vec<u64>,
+    /// Notes of ingests that were taking place. They may be removed when there is no dead table.
     pub ingests: Vec<PathBuf>,
     /// Old manifests, half-written pointers, logs no longer needed and logs that were only begun.
     pub leftovers: Vec<PathBuf>,
@@ -46,7 +46,7 @@ impl Listing {
                 FileName::Log(number) if number >= state.log_number => listing.logs.push(number),
                 FileName::Manifest(number) if Some(number) == current => (),
                 FileName::Current | FileName::Slots | FileName::Lock => (),
-                FileName::TableHidden(_) => listing.hidden_tables.push(name.path(dir)),
+                FileName::TableHidden(number) => listing.hidden_tables.push(number),
                 FileName::Ingest(_) => listing.ingests.push(name.path(dir)),
                 FileName::Log(_) | FileName::LogBegun(_) | FileName::Manifest(_) | FileName::CurrentTemp => {
                     listing.leftovers.push(name.path(dir));

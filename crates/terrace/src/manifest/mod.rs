@@ -47,6 +47,7 @@ mod codec;
 mod dump;
 mod edit;
 mod files;
+mod ingest_note;
 mod listing;
 mod replay;
 mod roll;
@@ -58,9 +59,9 @@ pub use dump::dump;
 pub use edit::{BegunLog, Edit, FORMAT_VERSION, Identity, JobKind, KnownPool, KnownStamp, ListPlace};
 pub use files::{FileName, locate};
 pub(crate) use files::{
-    LOST_FOLDER, REPAIR_FOLDER, REPAIR_RECORD, REPAIR_RECORD_TEMP, encode_ingest, is_of_repair, set_current,
-    tables_of_ingests,
+    LOST_FOLDER, REPAIR_FOLDER, REPAIR_RECORD, REPAIR_RECORD_TEMP, is_of_repair, set_current,
 };
+pub(crate) use ingest_note::{IngestNote, IngestNotes};
 pub use listing::Listing;
 pub use replay::Salvaged;
 pub use state::{BucketState, OpenJob, State, TableState};

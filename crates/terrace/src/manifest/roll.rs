@@ -16,14 +16,10 @@ impl Manifest {
     /// Starts a new manifest file with a snapshot of `state` and puts it in force.
     pub(super) fn roll(&self, writer: &mut Writer, state: &State) -> Result<()> {
         (writer.number, writer.sealed, writer.in_force) = (writer.number + 1, false, None);
-        let path = FileName::Manifest(writer.number).path(&self.dir);
-        let file = self.fs.create(&path)?;
-        let mut log = LogWriter::create(FileSegment(file), replay::log_id(writer.number))?;
-        for record in snapshot_records(state) {
-            log.append(&record)?;
-        }
-        log.sync()?;
-        self.fs.sync_dir(&self.dir)?;
+        let log = self.write_snapshot(writer.number, state).inspect_err(|_| {
+            // Its room may be what lacks for the next try.
+            let _ = self.fs.remove(&FileName::Manifest(writer.number).path(&self.dir));
+        })?;
         files::set_current(&*self.fs, &self.dir, writer.number)?;
         writer.snapshot_bytes = log.len();
         writer.log = Some(log);
@@ -31,6 +27,18 @@ impl Manifest {
         (writer.in_force, writer.others, writer.undecided) = (Some(writer.number), true, false);
         self.remove_others(writer);
         Ok(())
+    }
+
+    /// Writes a snapshot of `state` into a new file, durably.
+    fn write_snapshot(&self, number: u64, state: &State) -> Result<LogWriter<FileSegment>> {
+        let file = self.fs.create(&FileName::Manifest(number).path(&self.dir))?;
+        let mut log = LogWriter::create(FileSegment(file), replay::log_id(number))?;
+        for record in snapshot_records(state) {
+            log.append(&record)?;
+        }
+        log.sync()?;
+        self.fs.sync_dir(&self.dir)?;
+        Ok(log)
     }
 
     /// Removes manifests that are no longer in force and could not be removed before.

@@ -135,7 +135,7 @@ impl EngineKind {
     }
 
     /// Whether an [ingest](crate::Db::ingest) takes place as a whole or not at all. The others write it in large
-    /// batches.
+    /// batches, and so does `tlsm` if all its levels stay in persistent memory.
     pub fn ingests_atomically(self) -> bool {
         self.facts().ingests_atomically
     }

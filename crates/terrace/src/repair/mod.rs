@@ -33,7 +33,7 @@ use crate::core::engine::Engine;
 use crate::core::report::{CheckReport, RepairReport};
 use crate::engine;
 use crate::env::Env;
-use crate::manifest::{FileName, Manifest, tables_of_ingests};
+use crate::manifest::{FileName, IngestNotes, Manifest};
 use crate::options::{EngineKind, Options, PoolChoice};
 use crate::pool;
 use crate::salvage::{Owner, Salvage};
@@ -161,18 +161,15 @@ fn newer_table(env: &Env, dir: &Path, options: &Options, last: u64) -> Result<Op
     let Some(salvaged) = Manifest::salvage(&*env.fs, dir)? else { return Ok(None) };
     let origin = salvaged.state.identity.origin();
     let core = Core::new(dir.to_path_buf(), options.clone(), env.clone())?;
-    let ingests = tables_of_ingests(&*env.fs, dir)?;
+    let notes = IngestNotes::read(&*env.fs, dir)?;
     for path in env.fs.list(dir)? {
         let Some(FileName::Table(number)) = FileName::parse(&path) else { continue };
         let own = Table::identify(&*env.fs, &path);
-        if salvaged.removed.contains(&number)
-            || ingests.contains(&number)
-            || own.is_ok_and(|own| own != (number, origin))
-        {
+        if salvaged.removed.contains(&number) || own.is_ok_and(|own| own != (number, origin)) {
             continue;
         }
         match Table::open(&*env.fs, &path, number, core.cache().clone(), Access::Random) {
-            Ok(table) if table.meta().max_seq > last => {
+            Ok(table) if table.meta().max_seq > last && !notes.tell_of(origin, table.meta()) => {
                 return Ok(Some(format!("{number:06}.sst goes on after write {last}, where the rest ends")));
             }
             Err(e) if e.is_system_failure() || e.is_of_another_version() => return Err(e),

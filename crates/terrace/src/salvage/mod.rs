@@ -20,7 +20,7 @@ use terrace_table::{Kind, Table, TableMeta, TableOptions, salvage};
 
 use crate::core::Core;
 use crate::core::report::RepairReport;
-use crate::manifest::{FileName, Identity, Manifest, State, tables_of_ingests};
+use crate::manifest::{FileName, Identity, IngestNotes, Manifest, State};
 use crate::options::EngineKind;
 use crate::pool;
 
@@ -237,7 +237,7 @@ impl Salvage {
 
     fn reserve_numbers(&mut self, known: Option<&State>) -> Result<()> {
         let highest = self.files()?.into_iter().map(|name| match name {
-            FileName::Table(n) | FileName::TableHidden(n) | FileName::Log(n) => n,
+            FileName::Table(n) | FileName::TableHidden(n) | FileName::Ingest(n) | FileName::Log(n) => n,
             _ => 0,
         });
         self.next = highest.max().unwrap_or(0).max(known.map_or(0, |s| s.next_file)) + 1;
@@ -246,20 +246,10 @@ impl Salvage {
 
     /// Identifies the table in each file. Files of another database and second copies are set aside.
     fn identify_tables(&mut self, known: Option<&State>, identity: &Identity) -> Result<()> {
-        let ingests = tables_of_ingests(self.core.fs(), &self.core.dir)?;
+        let notes = IngestNotes::read(self.core.fs(), &self.core.dir)?;
         let names = self.files()?.into_iter();
         let mut numbers: Vec<u64> =
             names.filter_map(|name| if let FileName::Table(n) = name { Some(n) } else { None }).collect();
-        let mut worthless = Vec::new();
-        numbers.retain(|number| {
-            let is_named = known.is_some_and(|state| state.has_file(*number));
-            let is_worthless = !is_named && ingests.contains(number);
-            worthless.extend(is_worthless.then_some(*number));
-            !is_worthless
-        });
-        worthless.into_iter().for_each(|number| {
-            self.did(format!("{number:06}.sst is of an ingest that has not taken place: left out"));
-        });
         // Files whose name and content agree come first: of two with one number such a file counts.
         let mut found = Vec::with_capacity(numbers.len());
         for number in numbers.drain(..) {
@@ -269,6 +259,11 @@ impl Salvage {
                 Err(e) if e.is_system_failure() => return Err(e),
                 origin => origin.unwrap_or((number, identity.origin())),
             };
+            let is_named = known.is_some_and(|state| state.has_file(own));
+            if !is_named && notes.tell_of_file(self.core.fs(), &path, (own, origin))? {
+                self.did(format!("{number:06}.sst is of an ingest that has not taken place: left out"));
+                continue;
+            }
             found.push((own != number, number, own, origin, path));
         }
         found.sort();

@@ -249,6 +249,7 @@ pub fn what_is_left_hidden_is_in_nobodys_way(engine: &Engine) {
     let machine = Machine::new(&Setup::tiny("left", engine));
     let db = machine.open().unwrap();
     db.put(key(1), b"there").unwrap();
+    drop(db);
     let fs = machine.env().fs;
     let leave = |number: u64| {
         let mut file = fs.create(&machine.dir().join(format!("{number:06}.sst.new"))).unwrap();
@@ -256,17 +257,55 @@ pub fn what_is_left_hidden_is_in_nobodys_way(engine: &Engine) {
         file.sync().unwrap();
     };
     (1..60).for_each(leave);
-    db.ingest(|ingest| pass(ingest, 0..KEYS, b"stream")).unwrap();
-    assert_eq!(with(&db, b"stream"), KEYS as usize);
-    assert!(hidden_files(machine.dir(), &machine) > 0, "numbers were met that are not used");
-    drop(db);
     let disk = machine.fs();
     disk.set_capacity(Some(disk.used_bytes()));
     let db = machine.open().unwrap();
     assert_eq!(hidden_files(machine.dir(), &machine), 0, "a full disk keeps nobody from removing them");
     disk.set_capacity(None);
+    // Were one still there, its number would be met again.
+    (1..60).for_each(leave);
+    drop(db);
+    let db = machine.open().unwrap();
+    (1..60).for_each(leave);
+    db.ingest(|ingest| pass(ingest, 0..KEYS, b"stream")).unwrap();
     assert_eq!(with(&db, b"stream"), KEYS as usize);
     assert_clean(&db);
+}
+
+/// Must catch a stream that is refused for want of room and keeps what it took of it.
+pub fn a_refused_stream_gives_its_room_back(engine: &Engine) {
+    if !engine.kind.ingests_atomically() {
+        return;
+    }
+    let (mut refused, mut taken) = (0, 0);
+    for slack in (0..80_000).step_by(400) {
+        let machine = Machine::new(&Setup::tiny("no room", engine));
+        let db = machine.open().unwrap();
+        db.put(key(1), b"before").unwrap();
+        db.flush().unwrap();
+        let disk = machine.fs();
+        let used = disk.used_bytes();
+        disk.set_capacity(Some(used + slack));
+        let stream = || db.ingest(|ingest| (0..60).try_for_each(|i| ingest.put(key(i), [7; 1000])));
+        if stream().is_ok() {
+            taken += 1;
+            continue;
+        }
+        refused += 1;
+        // With a little more of it.
+        disk.set_capacity(Some(used + slack + 10_000));
+        let _ = db.put(key(1), b"again");
+        assert_eq!((db.entries().unwrap().count(), hidden_files(machine.dir(), &machine)), (1, 0));
+        let names = machine.env().fs.list(machine.dir()).unwrap();
+        assert!(names.iter().all(|path| path.extension().is_none_or(|end| end != "ingest")), "{names:?}");
+        let now = disk.used_bytes();
+        assert!(now < used + 12_000, "{used} bytes before, and {now} after it was refused, with {slack}");
+        disk.set_capacity(None);
+        stream().unwrap();
+        assert_eq!(db.entries().unwrap().count(), 60);
+        assert_clean(&db);
+    }
+    assert!(refused > 50 && taken > 10, "{refused} were refused and {taken} taken");
 }
 
 /// Must catch keys out of order, and those that have no place of their own.

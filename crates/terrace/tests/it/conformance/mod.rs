@@ -69,7 +69,7 @@ macro_rules! conformance {
                 histories::{one_order_explains_what_threads_are_told},
                 ingests::{a_stream_is_there_as_a_whole, a_stream_that_fails_leaves_nothing, streams_meet,
                     a_source_may_do_anything, snapshots_stand_beside_streams,
-                    what_is_left_hidden_is_in_nobodys_way,
+                    what_is_left_hidden_is_in_nobodys_way, a_refused_stream_gives_its_room_back,
                     what_is_not_a_stream_is_refused, high_keys_are_ingested, entries_that_are_ingested_expire},
                 merging::{merges_stand_on_what_is_there, a_batch_merges_in_its_order, a_failed_merge_changes_nothing,
                     no_merge_is_lost, a_batch_of_merges_has_its_turn, an_operator_keeps_out_of_the_database,

@@ -213,7 +213,8 @@ impl<'a> Session<'a> {
             model.begin(change.clone());
         });
         let outcome = how.carry_out(self.db(), &change, now.as_ref());
-        let done = match (&outcome, how.is_synced()) {
+        // An ingest of nothing does nothing.
+        let done = match (&outcome, how.is_synced() && !writes.is_empty()) {
             (Ok(()), true) => KvModel::acknowledge_synced,
             (Ok(()), false) => KvModel::acknowledge,
             (Err(_), _) => KvModel::fail,
