@@ -1,8 +1,8 @@
 //! The kinds of versions of a key, as every format stores them.
 //!
 //! Its byte, or the lowest bits of a word that holds more than it, is a kind in bits 0 and 1 and, in bit 2, whether
-//! further fields follow: an expiry, the number of a keyspace. This version writes only puts and deletions without such
-//! fields. The others are reserved: a reader that meets one knows that it is sound and that a later version has written
+//! further fields follow: an expiry, the number of a keyspace. This version writes only puts, deletions and merge
+//! operands without such fields, and the latter only where they are known to be met. The others are reserved: a reader that meets one knows that it is sound and that a later version has written
 //! it, and refuses it by name. Any other byte is damage.
 
 use std::path::Path;
@@ -17,6 +17,8 @@ pub enum Kind {
     Delete = 0,
     /// The key was given a value.
     Put = 1,
+    /// An operand was merged into the key's value: what that is depends on the version before.
+    Operand = 3,
 }
 
 impl Kind {
@@ -29,6 +31,7 @@ impl Kind {
         match byte {
             0 => Some(Kind::Delete),
             1 => Some(Kind::Put),
+            3 => Some(Kind::Operand),
             _ => None,
         }
     }
@@ -37,7 +40,6 @@ impl Kind {
     pub fn reserved(byte: u8) -> Option<&'static str> {
         match byte {
             2 => Some("a deletion of a range"),
-            3 => Some("a merge operand"),
             4..=7 => Some("a version with an expiry or a keyspace"),
             _ => None,
         }
@@ -57,10 +59,31 @@ impl Kind {
     /// `InvalidFormat` if the byte is [reserved](Self::reserved): a later version wrote it, and it is neither a
     /// deletion nor to be passed over. `Corruption` for any other.
     pub fn parse(byte: u8, file: &Path, offset: u64) -> Result<Kind> {
+        match Kind::parse_any(byte, file, offset)? {
+            Kind::Operand => Err(Kind::later("a merge operand", file)),
+            kind => Ok(kind),
+        }
+    }
+
+    /// [`parse`](Self::parse), where there may be operands.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn parse_any(byte: u8, file: &Path, offset: u64) -> Result<Kind> {
         Kind::from_u8(byte).ok_or_else(|| match Kind::reserved(byte) {
             Some(what) => Kind::later(what, file),
-            None => Error::corruption(file, offset, "a deletion (0) or a put (1)", format!("kind {byte}")),
+            None => {
+                let expected = "a deletion (0), a put (1) or an operand (3)";
+                Error::corruption(file, offset, expected, format!("kind {byte}"))
+            }
         })
+    }
+
+    /// Whether a version of this kind alone says which value the key has, or that it has none.
+    #[inline]
+    pub fn is_whole(self) -> bool {
+        self != Kind::Operand
     }
 
     /// The error for a record of a kind that only a later version knows.
@@ -84,7 +107,9 @@ mod tests {
                 2..=7 => assert!(parsed.unwrap_err().is_of_another_version()),
                 _ => assert!(matches!(parsed, Err(Error::Corruption { .. }))),
             }
-            assert_eq!(Kind::from_u8(byte).map(|kind| kind as u8), Some(byte).filter(|byte| *byte < 2));
+            let known = Some(byte).filter(|byte| [0, 1, 3].contains(byte));
+            assert_eq!(Kind::from_u8(byte).map(|kind| kind as u8), known);
+            assert_eq!(Kind::parse_any(byte, Path::new("pool"), 64).is_ok(), known.is_some());
             assert_eq!(Kind::byte(byte, 0), byte);
             assert_eq!(Kind::reserved(Kind::byte(byte, 1)).is_some(), byte < 8, "fields follow a known kind");
         }

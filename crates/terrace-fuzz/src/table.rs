@@ -24,9 +24,13 @@ fn sound() -> &'static [u8] {
         let mut builder = TableBuilder::new(fs.create(&path()).unwrap(), NUMBER, options).unwrap();
         for i in 0..60u64 {
             let key = format!("common/{:03}", i / 2);
-            let kind = if i % 7 == 3 { Kind::Delete } else { Kind::Put };
+            let kind = match i % 7 {
+                3 => Kind::Delete,
+                5 => Kind::Operand,
+                _ => Kind::Put,
+            };
             let value = vec![i as u8; if i % 10 == 0 { 300 } else { 12 }];
-            let value = if kind == Kind::Put { &value[..] } else { &[] };
+            let value = if kind != Kind::Delete { &value[..] } else { &[] };
             builder.add(key.as_bytes(), 1000 - i, kind, value).unwrap();
         }
         builder.finish().unwrap();

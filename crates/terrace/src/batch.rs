@@ -1,7 +1,7 @@
 //! A batch of writes: applied whole or not at all.
 //!
-//! A batch has the encoding of the commit log: for each operation the kind (0 delete, 1 put), the key and,
-//! for a put, the value, both with a varint length before them.
+//! A batch has the encoding of the commit log: for each operation the kind (0 delete, 1 put, 3 merge operand), the
+//! key and, but for a delete, the value, both with a varint length before them.
 
 use std::borrow::Cow;
 use std::ops::Bound;
@@ -300,7 +300,7 @@ impl WriteBatch {
         self.encoded.reserve(key.len() + value.len() + 16);
         self.encoded.push(kind as u8);
         put_bytes(&mut self.encoded, key);
-        if kind == Kind::Put {
+        if kind != Kind::Delete {
             put_bytes(&mut self.encoded, value);
         }
         self.len += 1;
@@ -358,7 +358,7 @@ impl WriteBatch {
 fn next_op<'a>(reader: &mut Reader<'a>) -> Option<Op<'a>> {
     let (kind, key) = (Kind::from_u8(reader.u8()?)?, reader.bytes()?);
     let value = match kind {
-        Kind::Put => reader.bytes()?,
+        Kind::Put | Kind::Operand => reader.bytes()?,
         Kind::Delete => &[],
     };
     Some(Op { kind, key, value })
@@ -391,7 +391,7 @@ mod tests {
 
     #[test]
     fn what_a_later_version_writes_is_named() {
-        for byte in 2..=255 {
+        for byte in (2..=255).filter(|byte| Kind::from_u8(*byte).is_none()) {
             let encoded = [1, 1, b'k', 1, b'v', byte, 1, b'k'];
             assert!(WriteBatch::decode(&encoded).is_none());
             assert_eq!(WriteBatch::reserved(&encoded), Kind::reserved(byte));

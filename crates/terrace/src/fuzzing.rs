@@ -12,6 +12,7 @@ pub fn batch(data: &[u8]) {
         match op.kind {
             terrace_table::Kind::Put => again.put(op.key, op.value),
             terrace_table::Kind::Delete => again.delete(op.key),
+            terrace_table::Kind::Operand => again.push(op),
         }
         count += 1;
     }

@@ -402,7 +402,7 @@ impl Counters {
     /// Counts a single write that was a group of its own.
     pub fn count_write(&self, op: Op<'_>) {
         match op.kind {
-            Kind::Put => self.puts.add(1),
+            Kind::Put | Kind::Operand => self.puts.add(1),
             Kind::Delete => self.deletes.add(1),
         }
         self.user_bytes.add((op.key.len() + op.value.len()) as u64);

@@ -30,6 +30,9 @@ pub struct Keyspaces {
     /// How `terrace merge` changes values in the keyspace to be made, or in one that has no operator yet
     #[arg(long, value_name = "OPERATOR", requires = "make")]
     pub merge: Option<Operator>,
+    /// Keep operands as they come, and have reads and compactions fold them (engines lsm and tlsm)
+    #[arg(long, requires = "merge")]
+    pub deferred: bool,
     /// How the records of the keyspace are written into tables, where it is to be otherwise than for the database:
     /// compression=lz4, block_bytes=16KiB and filter_bits_per_key=0, any of them, with commas between; or default
     #[arg(long, value_name = "SETTINGS", requires = "make", value_parser = tables)]
@@ -95,6 +98,7 @@ impl Keyspaces {
     fn work(&self, db: &Db) -> CommandResult<Vec<String>> {
         if let Some(name) = &self.make {
             let merge = self.merge.map(MergeOperator::from);
+            let merge = merge.map(|merge| if self.deferred { merge.deferred() } else { merge });
             let (expiry, tables) = (self.ttl, self.tables);
             let options = KeyspaceOptions { expiry, merge, tables, ..KeyspaceOptions::default() };
             db.keyspace_with(name, options)?;
@@ -113,8 +117,10 @@ impl Keyspaces {
                 return Ok(shown.to_string());
             }
             let keyspace = db.keyspace(name)?;
-            let merges =
-                keyspace.merge_operator().map(|operator| format!("; merged by {}", operator.escape_debug()));
+            let later = if keyspace.keeps_operands() { ", deferred" } else { "" };
+            let merges = keyspace
+                .merge_operator()
+                .map(|operator| format!("; merged by {}{later}", operator.escape_debug()));
             let tables = in_tables(&keyspace.tables());
             Ok(format!("{shown}\t{}{}{tables}", lives(&keyspace), merges.unwrap_or_default()))
         };

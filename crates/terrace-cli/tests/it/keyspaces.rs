@@ -117,6 +117,30 @@ fn operands_are_merged_where_there_is_an_operator() {
 }
 
 #[test]
+fn operands_are_kept_where_they_are_to() {
+    let bed = Bed::new();
+    let merge = |operand: &'static str| ["n", operand, "--keyspace", "counts", "--number"];
+    bed.run("put", &["a", "1", "--set", "engine=lsm"]).text();
+    bed.run("keyspaces", &["--make", "counts", "--deferred"]).fails(2, &["--merge"]);
+    bed.run("keyspaces", &["--make", "counts", "--merge", "add", "--deferred"]).text();
+    for operand in ["9223372036854775807", "-3"] {
+        bed.run("merge", &merge(operand)).text();
+    }
+    let get = ["n", "--keyspace", "counts", "--number"];
+    assert_eq!(bed.run("get", &get).text(), "9223372036854775804\n");
+    let long = bed.run("keyspaces", &["--long"]).text();
+    assert_eq!(long, "counts\trecords do not expire; merged by add, deferred\n");
+    // Told by whoever reads.
+    bed.run("merge", &merge("4")).text();
+    bed.run("get", &get).fails(3, &["out of range", "\"n\""]);
+    bed.run::<&str>("check", &[]).text();
+    bed.run("put", &["n", "x", "--keyspace", "counts"]).text();
+    assert_eq!(bed.run("get", &["n", "--keyspace", "counts"]).text(), "x\n");
+    bed.run("keyspaces", &["--make", "counts", "--merge", "add"]).text();
+    assert_eq!(bed.run("keyspaces", &["--long"]).text(), "counts\trecords do not expire; merged by add\n");
+}
+
+#[test]
 fn tables_are_written_as_a_keyspace_says() {
     let bed = Bed::new();
     let make = |tables: &'static str| ["--make", "pages", "--tables", tables];

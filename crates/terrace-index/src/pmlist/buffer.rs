@@ -108,7 +108,7 @@ pub(super) fn record_in(pool: &Pool, id: u64, at: u64, end: u64) -> Result<PmRec
     if record_crc(id, at, image, key) != head.crc {
         return Err(damaged("another checksum"));
     }
-    let kind = Kind::parse(Kind::byte(fields.kind, fields.fields), pool.path(), at)?;
+    let kind = Kind::parse_any(Kind::byte(fields.kind, fields.fields), pool.path(), at)?;
     Ok(PmRecord { pool, at, key, seq: fields.seq, kind, vlen: fields.vlen, value_crc: fields.value_crc })
 }
 

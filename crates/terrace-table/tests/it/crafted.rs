@@ -55,7 +55,7 @@ fn ask_everything(fs: &MemFs, built: &Built, items: &[Item]) {
 #[test]
 fn what_a_later_version_writes_is_refused_by_name() {
     let items = [Item::put(b"key", 7, b"value")];
-    for bits in 2..8u8 {
+    for bits in [2, 4, 5, 6, 7u8] {
         let fs = MemFs::default();
         let built = build(&fs, 1, &TableOptions::default(), &items);
         let mut data = fs.bytes(path());

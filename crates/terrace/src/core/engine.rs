@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use terrace_base::Result;
+use terrace_base::{Error, Result};
 
 use super::condition::{Check, Condition};
 use super::lent::Lent;
@@ -73,6 +73,17 @@ pub(crate) trait Engine: Send + Sync + Debug {
         None
     }
 
+    /// Whether it takes merge operands in groups, and keeps them until they are folded by the store's operators.
+    fn keeps_operands(&self) -> bool {
+        false
+    }
+
+    /// How many operands lie in memory for `key` on top of whatever is below; `None` if its value, or that it has none,
+    /// is known in memory. Asked by the leader.
+    fn operands_in_memory(&self, _key: &[u8]) -> Option<usize> {
+        None
+    }
+
     /// The value of `key`: its version at snapshot `at`, else the newest visible one.
     fn get(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>>;
 
@@ -127,6 +138,12 @@ pub(crate) trait Engine: Send + Sync + Debug {
     fn close(&self) -> Result<()>;
 }
 
+/// The error of an engine that gets an operand and [keeps none](Engine::keeps_operands).
+#[cold]
+pub(crate) fn no_operands() -> Error {
+    Error::invalid("a merge operand where none is kept")
+}
+
 /// Takes a key and its value.
 pub(crate) type Take<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
 
@@ -160,6 +177,11 @@ pub(crate) trait EngineIter: Send + Sync {
 
     /// The next key and its value.
     fn next(&mut self) -> Result<Option<(Bytes, Bytes)>>;
+
+    /// Why the value that `next` gave last is not known, if it is not: operands could not be folded into it.
+    fn failure(&self) -> Option<&Error> {
+        None
+    }
 
     /// How many versions that the snapshot sees as deleted, or not at all, were passed since the walk was
     /// made. Zero from an engine whose writes do not all go through the queue, or that passes none.

@@ -3,6 +3,7 @@
 use std::ops::Deref;
 
 use bytes::Bytes;
+use terrace_base::{Error, Result};
 use terrace_table::Entry;
 
 /// A value that a reader is shown.
@@ -19,6 +20,8 @@ enum Value<'v> {
     InPlace(&'v [u8]),
     /// It was read for this reader, or shares what keeps it.
     Own(Bytes),
+    /// There is one, but its operands cannot be folded into it.
+    Unknown(Box<Error>),
 }
 
 impl<'v> Lent<'v> {
@@ -28,6 +31,29 @@ impl<'v> Lent<'v> {
 
     pub fn own(number: u64, value: Bytes) -> Lent<'v> {
         Lent { number, value: Value::Own(value) }
+    }
+
+    /// A value that is not known, for whatever reason.
+    pub fn unknown(number: u64, why: Error) -> Lent<'v> {
+        Lent { number, value: Value::Unknown(Box::new(why)) }
+    }
+
+    /// # Errors
+    ///
+    /// Why the value is not known, if it is not: it seems to be empty then.
+    pub fn known(self) -> Result<Lent<'v>> {
+        match self.value {
+            Value::Unknown(why) => Err(*why),
+            _ => Ok(self),
+        }
+    }
+
+    /// Why the value is not known, if it is not.
+    pub fn failure(&self) -> Option<&Error> {
+        match &self.value {
+            Value::Unknown(why) => Some(why),
+            _ => None,
+        }
     }
 
     /// The value of an entry of a table; `None` for a tombstone.
@@ -41,6 +67,7 @@ impl<'v> Lent<'v> {
         let value = match self.value {
             Value::InPlace(value) => Value::InPlace(&value[bytes..]),
             Value::Own(value) => Value::Own(value.slice(bytes..)),
+            unknown @ Value::Unknown(_) => unknown,
         };
         Lent { value, ..self }
     }
@@ -51,11 +78,12 @@ impl<'v> Lent<'v> {
     }
 }
 
-/// The value, to be kept.
+/// The value, to be kept; it is known.
 pub(crate) fn to_keep(lent: Lent<'_>) -> Bytes {
     match lent.value {
         Value::InPlace(value) => Bytes::copy_from_slice(value),
         Value::Own(value) => value,
+        Value::Unknown(_) => Bytes::new(),
     }
 }
 
@@ -66,6 +94,7 @@ impl Deref for Lent<'_> {
         match &self.value {
             Value::InPlace(value) => value,
             Value::Own(value) => value,
+            Value::Unknown(_) => &[],
         }
     }
 }

@@ -59,8 +59,10 @@ impl Masked {
 
     fn get_under(&self, list: &List, place: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
         let mut found = None;
-        self.engine.get_with(place, at, &mut |value| found = Some((value.number, to_keep(value))))?;
-        Ok(found.filter(|(number, _)| !self.is_hidden(list, place, *number, at)).map(|(_, value)| value))
+        self.engine
+            .get_with(place, at, &mut |value| found = Some((value.number, value.known().map(to_keep))))?;
+        let found = found.filter(|(number, _)| !self.is_hidden(list, place, *number, at));
+        found.map(|(_, value)| value).transpose()
     }
 
     /// The value that is stored at `place` as a reader at `at`, or now, sees it.
@@ -84,12 +86,13 @@ impl Masked {
     fn mask(&self, walk: Box<dyn EngineIter>, at: u64, way: Way) -> Box<dyn EngineIter> {
         // The snapshot is held, so those that it sees are in the list.
         let list = self.core.range_tombstones.load().map(Guard::into_inner);
-        if list.is_none() && !self.core.deadlines.has_begun(Some(at)) {
+        let is_plain = !self.core.deadlines.has_begun(Some(at)) && !self.core.merging.may_have_any();
+        if list.is_none() && is_plain {
             return walk;
         }
         let mask = Masked { engine: self.engine.clone(), core: self.core.clone() };
         let list = list.unwrap_or_default();
-        Box::new(MaskedIter { walk, mask, list, at, way, is_at_end: false, hidden: 0 })
+        Box::new(MaskedIter { walk, mask, list, at, way, is_at_end: false, hidden: 0, failure: None })
     }
 }
 
@@ -127,6 +130,15 @@ impl Engine for Masked {
         self.engine.apply_if(group, holds)
     }
 
+    fn keeps_operands(&self) -> bool {
+        self.engine.keeps_operands()
+    }
+
+    fn operands_in_memory(&self, key: &[u8]) -> Option<usize> {
+        // What stands on something that is hidden is not folded apart from it.
+        self.list_over(key).map_or_else(|| self.engine.operands_in_memory(key), |_| None)
+    }
+
     fn get(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
         let found = match self.list_over(key) {
             None => self.engine.get(key, at),
@@ -140,20 +152,23 @@ impl Engine for Masked {
 
     fn get_with(&self, key: &[u8], at: Option<u64>, show: &mut dyn FnMut(Lent<'_>)) -> Result<bool> {
         let (list, is_dated) = (self.list_over(key), self.core.deadlines.is_dated(key, at));
-        if list.is_none() && !is_dated {
-            return self.engine.get_with(key, at, show);
-        }
-        let (mut is_shown, mut is_short) = (false, false);
+        let (mut is_shown, mut is_short, mut failure) = (false, false, None);
         self.engine.get_with(key, at, &mut |value| {
             is_short = is_dated && value.len() < DEADLINE_BYTES;
             let is_due = is_dated && self.core.deadlines.is_due(&value);
             let is_hidden = list.as_ref().is_some_and(|list| self.is_hidden(list, key, value.number, at));
-            if !is_short && !is_due && !is_hidden {
+            if !is_hidden && let Some(why) = value.failure() {
+                failure = Some(why.clone());
+            } else if !is_short && !is_due && !is_hidden {
                 is_shown = true;
                 show(if is_dated { value.without(DEADLINE_BYTES) } else { value });
             }
         })?;
-        if is_short { Err(self.lacks_deadline(key)) } else { Ok(is_shown) }
+        match failure {
+            Some(failure) => Err(failure),
+            None if is_short => Err(self.lacks_deadline(key)),
+            None => Ok(is_shown),
+        }
     }
 
     fn get_many(&self, keys: &[&[u8]], at: u64) -> Result<Vec<Option<Bytes>>> {
@@ -173,10 +188,18 @@ impl Engine for Masked {
     }
 
     fn contains(&self, key: &[u8]) -> Result<bool> {
-        if self.list_over(key).is_none() && !self.core.deadlines.is_dated(key, None) {
-            return self.engine.contains(key);
+        let is_dated = self.core.deadlines.is_dated(key, None);
+        match self.list_over(key) {
+            None if !is_dated => self.engine.contains(key),
+            Some(list) if !is_dated => {
+                // Whatever its value is.
+                let mut exists = false;
+                let mut show = |value: Lent<'_>| exists = !self.is_hidden(&list, key, value.number, None);
+                self.engine.get_with(key, None, &mut show)?;
+                Ok(exists)
+            }
+            _ => self.get_with(key, None, &mut |_| ()),
         }
-        self.get_with(key, None, &mut |_| ())
     }
 
     fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn EngineIter>> {
@@ -242,6 +265,8 @@ struct MaskedIter {
     /// Whether everything that follows is hidden.
     is_at_end: bool,
     hidden: u64,
+    /// Why the value that was given last is not known.
+    failure: Option<Error>,
 }
 
 impl fmt::Debug for MaskedIter {
@@ -280,11 +305,19 @@ impl EngineIter for MaskedIter {
         self.walk.seek(bound)
     }
 
+    fn failure(&self) -> Option<&Error> {
+        self.failure.as_ref()
+    }
+
     fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+        self.failure = None;
         while !self.is_at_end {
             let Some((place, value)) = self.walk.next()? else { return Ok(None) };
+            self.failure = self.walk.failure().cloned();
             if self.pass(&place)? {
                 self.hidden += 1;
+            } else if self.failure.is_some() {
+                return Ok(Some((place, value)));
             } else if let Some(value) = self.mask.current(&place, value, Some(self.at))? {
                 return Ok(Some((place, value)));
             }

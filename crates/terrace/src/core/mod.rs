@@ -16,6 +16,7 @@
 //! | `filters.rs` | compaction filters, and the places of the entries that they let go |
 //! | `keyspace_tables.rs` | how the tables of keyspaces are written that have settings of their own |
 //! | `masked.rs` | an engine as readers see it: without what is hidden or due |
+//! | `merging.rs` | operands that lie in the engine, and folding them |
 //! | `memory.rs` | the budget of DRAM, and how much of it each part has borrowed |
 //! | `files.rs` | the files of tables: opened when they are read, removed when nobody may read them any more |
 //! | `table_reads.rs` | whether tables are read through mappings or by calls |
@@ -33,6 +34,7 @@ pub(crate) mod keyspace_tables;
 pub(crate) mod lent;
 pub(crate) mod masked;
 pub(crate) mod memory;
+pub(crate) mod merging;
 pub(crate) mod range_tombstones;
 pub(crate) mod report;
 pub(crate) mod request;
@@ -55,6 +57,7 @@ use self::filters::Filters;
 use self::health::Health;
 use self::keyspace_tables::KeyspaceTables;
 use self::memory::Memory;
+use self::merging::Merging;
 use self::range_tombstones::RangeTombstones;
 use self::snapshots::Snapshots;
 use self::table_reads::TableReader;
@@ -77,6 +80,7 @@ pub(crate) struct Core {
     pub deadlines: Deadlines,
     pub filters: Filters,
     pub keyspace_tables: KeyspaceTables,
+    pub merging: Merging,
     pub health: Health,
     pub events: Arc<Events>,
     pub counters: Counters,
@@ -120,6 +124,7 @@ impl Core {
             deadlines: Deadlines::new(clock),
             filters,
             keyspace_tables: KeyspaceTables::default(),
+            merging: Merging::default(),
             health: Health::new(events.clone()),
             events,
             counters: Counters::default(),

@@ -105,7 +105,7 @@ impl Store {
         // Given out even if the group fails: a log may hold part of it.
         self.last_seq.store(last, Ordering::Relaxed);
         let ops = group.requests.iter().flat_map(|request| request.batch.ops());
-        let puts = ops.filter(|op| op.kind == Kind::Put).map(|op| op.key);
+        let puts = ops.filter(|op| op.kind != Kind::Delete).map(|op| op.key);
         self.core.empty_ranges.write(last, puts.clone());
         if by_groups {
             self.apply_in_turn(group, puts)?;
@@ -134,7 +134,7 @@ impl Store {
         for op in group.requests.iter().flat_map(|r| r.batch.ops()) {
             bytes += (op.key.len() + op.value.len()) as u64;
             match op.kind {
-                Kind::Put => puts += 1,
+                Kind::Put | Kind::Operand => puts += 1,
                 Kind::Delete => deletes += 1,
             }
         }

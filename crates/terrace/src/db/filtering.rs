@@ -92,7 +92,7 @@ impl Store {
                     return Ok(());
                 }
                 seen += 1;
-                if judge.lets_go(&place, &value) {
+                if walk.failure().is_none() && judge.lets_go(&place, &value) {
                     places.push(place.to_vec());
                 }
             }

@@ -1,6 +1,7 @@
 //! Finding the values that merges give to keys, on the thread of the writer that leads the group.
 //!
-//! 1. An engine gets no operand: of the operations of a request on a key with a merge the last one is left, as a put of
+//! 1. An engine gets operands only of keys that nothing else in the group is about, with few operands in memory and no
+//!    value there, if it keeps them and their operator is deferred. Of the others it gets none: of the operations of a request on a key with a merge the last one is left, as a put of
 //!    the value that there is after it.
 //! 2. A merge stands on what there was before its group and on the operations before it in the group. Where others
 //!    write past the queue, the group takes place only if that is still there (`apply.rs`).
@@ -22,6 +23,12 @@ use crate::keyspaces::{DEADLINE_BYTES, Prefix};
 
 /// Bytes of batches after which a group becomes smaller ones: an operand of a few bytes may stand for a large value.
 const MOST_BYTES: usize = 16 << 20;
+
+/// Operands of a key that lie in memory before they are folded: each is a lookup for a reader.
+const MOST_OPERANDS: usize = 8;
+
+/// Bytes of an operand that is kept: all those of a key go into one table.
+const MOST_OPERAND_BYTES: usize = 64 << 10;
 
 /// Values that are read side by side: each takes memory.
 const TOGETHER: usize = 64;
@@ -78,8 +85,10 @@ impl Store {
 
 struct Folding<'s, 'g> {
     store: &'s Store,
-    /// The places of keys with merges.
+    /// The places of keys with merges of which the value is found now.
     merged: HashSet<&'g [u8]>,
+    /// Those of which the operands are kept.
+    kept: HashSet<&'g [u8]>,
     read: Values<'g>,
     /// The values after the requests so far.
     now: Values<'g>,
@@ -87,10 +96,17 @@ struct Folding<'s, 'g> {
 
 impl<'s, 'g> Folding<'s, 'g> {
     fn of(store: &'s Store, group: &[&'g Request]) -> Self {
-        let ops = group.iter().flat_map(|request| request.batch.ops_and_merges());
-        let merged: HashSet<&[u8]> = ops.filter(|(_, merge)| merge.is_some()).map(|(op, _)| op.key).collect();
+        let ops = || group.iter().flat_map(|request| request.batch.ops_and_merges());
+        let mut merged: HashSet<&[u8]> =
+            ops().filter(|(_, merge)| merge.is_some()).map(|(op, _)| op.key).collect();
+        let has_ranges = group.iter().any(|request| request.batch.range_tombstone().is_some());
+        let kept = match store.core.merging.may_have_any() && !has_ranges {
+            true => kept_of(store, &merged, ops()),
+            false => HashSet::new(),
+        };
+        merged.retain(|place| !kept.contains(place));
         let read = read_together(store, &merged);
-        Folding { store, merged, read, now: Values::new() }
+        Folding { store, merged, kept, read, now: Values::new() }
     }
 
     /// What stands for each request with merges.
@@ -147,6 +163,7 @@ impl<'s, 'g> Folding<'s, 'g> {
                 continue;
             }
             match (merge, values.get(op.key)) {
+                (Some(_), _) if self.kept.contains(op.key) => batch.push(Op { kind: Kind::Operand, ..op }),
                 (Some(merge), Some(Some(value))) => {
                     let stored = self.store.core.deadlines.stored(&merge.keyspace, value, None)?;
                     batch.push(Op { value: &stored, ..op });
@@ -187,12 +204,33 @@ impl<'s, 'g> Folding<'s, 'g> {
     fn value_of(&self, op: Op<'_>) -> Option<Bytes> {
         let deadlines = &self.store.core.deadlines;
         match op.kind {
-            Kind::Delete => None,
+            Kind::Delete | Kind::Operand => None,
             Kind::Put if !deadlines.is_dated(op.key, None) => Some(Bytes::copy_from_slice(op.value)),
             Kind::Put if deadlines.is_due(op.value) => None,
             Kind::Put => op.value.get(DEADLINE_BYTES..).map(Bytes::copy_from_slice),
         }
     }
+}
+
+/// Those of the places in `merged` whose operands are kept. `ops` are all of the group.
+fn kept_of<'g>(
+    store: &Store,
+    merged: &HashSet<&'g [u8]>,
+    ops: impl Iterator<Item = (Op<'g>, Option<&'g Merge>)>,
+) -> HashSet<&'g [u8]> {
+    // How many operands a place gets; `None` if it gets something else.
+    let mut gets: HashMap<&[u8], Option<usize>> = HashMap::new();
+    for (op, merge) in ops.filter(|(op, _)| merged.contains(op.key)) {
+        let is_short = op.value.len() <= MOST_OPERAND_BYTES;
+        let is_kept = is_short && merge.is_some_and(|merge| merge.keyspace.is_deferred());
+        let count = gets.entry(op.key).or_insert(Some(0));
+        *count = count.filter(|_| is_kept).map(|count| count + 1);
+    }
+    let fits = |place: &[u8], count: usize| {
+        store.engine.operands_in_memory(place).is_some_and(|there| there + count <= MOST_OPERANDS)
+    };
+    let kept = gets.into_iter().filter(|(place, count)| count.is_some_and(|count| fits(place, count)));
+    kept.map(|(place, _)| place).collect()
 }
 
 /// The values of several keys, if they can be read side by side, as long as they are small. What cannot be read is read

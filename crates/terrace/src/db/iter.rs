@@ -131,7 +131,12 @@ impl StoredIter {
             Direction::Forward => exclude(&mut self.lower, &key),
             Direction::Backward => exclude(&mut self.upper, &key),
         }
-        Ok(Some((key, value)))
+        let walk = if direction == Direction::Forward { &self.front } else { &self.back };
+        // Only now: it may be of a key behind the range.
+        match walk.as_ref().and_then(|walk| walk.failure()) {
+            Some(failure) => Err(failure.clone()),
+            None => Ok(Some((key, value))),
+        }
     }
 }
 
@@ -331,7 +336,10 @@ impl Entries {
             let entry = walk.next()?;
             hold.intact_since(failed_maps)?;
             match entry {
-                Some((place, value)) if space.holds(&place) => return Ok(Some((space.key_at(place), value))),
+                Some((place, value)) if space.holds(&place) => {
+                    walk.failure().map_or(Ok(()), |failure| Err(failure.clone()))?;
+                    return Ok(Some((space.key_at(place), value)));
+                }
                 Some(_) => {}
                 None => return Ok(None),
             }

@@ -194,7 +194,7 @@ impl Db {
             store.load_range_tombstones().inspect_err(|_| give_up(&store.unmasked))?;
         }
         store.recall_marker();
-        store.recall_tables();
+        store.recall_keyspaces();
         let db = Db { inner: Arc::new(Inner { store: Arc::new(store), outcome, lock }) };
         if !read_only {
             keyspace::sweep::follow_filters(&db.inner.store);

@@ -409,7 +409,9 @@ pub(super) fn shown_with_number<T>(
     let failures = || core.table_reader.maps().failures();
     let (failed_maps, mut has_failed) = (failures(), false);
     engine.get_with(key, at, &mut |value| {
-        made = f.take().map(|f| f(value.number, &value));
+        if value.failure().is_none() {
+            made = f.take().map(|f| f(value.number, &value));
+        }
         // As long as the value keeps its mapping.
         has_failed = value.is_own() && failures() != failed_maps;
     })?;

@@ -67,6 +67,7 @@ type Merge = dyn Fn(&[u8], Option<&[u8]>, &[u8]) -> Result<Vec<u8>, Cause> + Sen
 pub struct MergeOperator {
     name: Arc<OperatorName>,
     merge: Arc<Merge>,
+    is_deferred: bool,
 }
 
 impl MergeOperator {
@@ -77,7 +78,7 @@ impl MergeOperator {
         merge: impl Fn(&[u8], Option<&[u8]>, &[u8]) -> Result<Vec<u8>, Cause> + Send + Sync + 'static,
     ) -> MergeOperator {
         let name = OperatorName { name: name.to_owned(), is_built_in: false };
-        MergeOperator { name: name.into(), merge: Arc::new(merge) }
+        MergeOperator { name: name.into(), merge: Arc::new(merge), is_deferred: false }
     }
 
     /// The operator `name`, of 1 to 255 bytes, where operands are values: `combine` makes one of two, the earlier one
@@ -110,6 +111,39 @@ impl MergeOperator {
     /// `max`: the greater of the value and the operand, in the order of keys.
     pub fn max() -> MergeOperator {
         built_in("max", |value, operand| Ok(value.unwrap_or_default().max(operand).to_vec()))
+    }
+
+    /// The same; operands are kept as they come, and folded by reads and compactions. So a merge reads nothing that is
+    /// not in memory, but nobody tells whoever writes an operand that it cannot be merged: reads of the key fail with
+    /// [`MergeFailed`](Error::MergeFailed) then, and nothing is lost. The operator is called by whoever reads or compacts,
+    /// and must be known to all of them.
+    ///
+    /// It is a matter of speed alone where keys come and go faster than memory holds them. The engines `lsm` and `tlsm`
+    /// keep operands ([`EngineKind::keeps_operands`](crate::EngineKind::keeps_operands)); the others fold them at once,
+    /// and so do all where entries expire. A keyspace keeps this, and loses it again if it is opened with an operator that
+    /// is not deferred.
+    ///
+    /// ```
+    /// # fn main() -> terrace::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// use terrace::{Db, EngineKind, KeyspaceOptions, MergeOperator, Options};
+    ///
+    /// let db = Db::open(dir.path(), Options { engine: EngineKind::Lsm, ..Options::default() })?;
+    /// let merge = Some(MergeOperator::append().deferred());
+    /// let log = db.keyspace_with("log", KeyspaceOptions { merge, ..KeyspaceOptions::default() })?;
+    /// log.merge("today", "rain;")?;
+    /// log.merge("today", "sun;")?;
+    /// assert_eq!(log.get("today")?.as_deref(), Some(&b"rain;sun;"[..]));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn deferred(self) -> MergeOperator {
+        MergeOperator { is_deferred: true, ..self }
+    }
+
+    /// Whether operands are kept as they come.
+    pub fn is_deferred(&self) -> bool {
+        self.is_deferred
     }
 
     /// The operator that has this name in every build.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use terrace_base::{Error, Result};
@@ -25,6 +25,8 @@ pub(crate) struct OpenKeyspace {
     tables: Mutex<TableSettings>,
     /// How values are merged, if that is known: the name is set before the operator is.
     operator_name: OnceLock<OperatorName>,
+    /// Whether operands are kept as they come.
+    is_deferred: AtomicBool,
     operator: OnceLock<MergeOperator>,
     /// Written while it is dropped, read by each write to it.
     dropped: RwLock<bool>,
@@ -64,7 +66,7 @@ impl KeyspaceCounts {
 
     pub fn count(&self, op: Op<'_>) {
         match op.kind {
-            Kind::Put => self.puts.add(1),
+            Kind::Put | Kind::Operand => self.puts.add(1),
             Kind::Delete => self.deletes.add(1),
         }
         self.user_bytes.add((op.key.len() + op.value.len()) as u64);
@@ -75,9 +77,21 @@ impl OpenKeyspace {
     pub fn new(name: &str, number: u32, owner: u64, time_to_live: u64) -> OpenKeyspace {
         let (counts, dropped) = (KeyspaceCounts::default(), RwLock::new(false));
         let (time_to_live, tables) = (AtomicU64::new(time_to_live), Mutex::default());
-        let (operator_name, operator) = (OnceLock::new(), OnceLock::new());
+        let (operator_name, operator, is_deferred) =
+            (OnceLock::new(), OnceLock::new(), AtomicBool::default());
         let name = name.to_owned();
-        OpenKeyspace { name, number, owner, counts, time_to_live, tables, operator_name, operator, dropped }
+        OpenKeyspace {
+            name,
+            number,
+            owner,
+            counts,
+            time_to_live,
+            tables,
+            operator_name,
+            is_deferred,
+            operator,
+            dropped,
+        }
     }
 
     /// Whether its entries can expire.
@@ -114,6 +128,15 @@ impl OpenKeyspace {
         if let Some(operator) = MergeOperator::built_in(&name.name).filter(|_| name.is_built_in) {
             self.set_operator(operator);
         }
+    }
+
+    /// Whether operands are kept as they come, where the engine keeps any.
+    pub fn is_deferred(&self) -> bool {
+        self.is_deferred.load(Ordering::Relaxed)
+    }
+
+    pub fn set_deferred(&self, is_deferred: bool) {
+        self.is_deferred.store(is_deferred, Ordering::Relaxed);
     }
 
     /// This is the operator by which values are merged. Its name is set.

@@ -73,7 +73,7 @@ fn check_versions<B: WriteBuffer>(
             key.clear();
             key.extend_from_slice(cursor.key());
             deepest = None;
-            report.keys += u64::from(cursor.kind() == Kind::Put);
+            report.keys += u64::from(cursor.kind() != Kind::Delete);
         }
         let level = cursor.child().map_or(0, |child| places[child]);
         if deepest.is_some_and(|deepest| level < deepest) {

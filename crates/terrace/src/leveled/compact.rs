@@ -178,7 +178,10 @@ impl<B: WriteBuffer> LeveledTree<B> {
                 asked.then(|| self.policy.choose_in(view, level, range)).flatten()
             })?;
         }
-        let whole = self.core.filters.are_there();
+        // Then a table may come to be otherwise than it is.
+        let (filters, merging) = (&self.core.filters, &self.core.merging);
+        let whole =
+            filters.are_there() || merging.may_have_any() || self.core.keyspace_tables.styles().is_some();
         self.compact_while(|view| rewrite(view, range, whole, &|number| number > start))
     }
 

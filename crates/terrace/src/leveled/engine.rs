@@ -45,8 +45,16 @@ impl<B: WriteBuffer> Engine for LeveledTree<B> {
         B::sync(self)
     }
 
+    fn keeps_operands(&self) -> bool {
+        self.can_keep_operands()
+    }
+
+    fn operands_in_memory(&self, key: &[u8]) -> Option<usize> {
+        self.operands_above_runs(key)
+    }
+
     fn get(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
-        self.with_value(key, at, to_keep)
+        self.with_value(key, at, |value| value.known().map(to_keep))?.transpose()
     }
 
     fn get_with(&self, key: &[u8], at: Option<u64>, show: &mut dyn FnMut(Lent<'_>)) -> Result<bool> {
@@ -58,7 +66,7 @@ impl<B: WriteBuffer> Engine for LeveledTree<B> {
     }
 
     fn contains(&self, key: &[u8]) -> Result<bool> {
-        Ok(self.with_value(key, None, |_| ())?.is_some())
+        self.exists(key)
     }
 
     fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn EngineIter>> {

@@ -43,6 +43,7 @@ mod flush;
 mod ingest;
 pub(crate) mod logged;
 mod merge;
+mod operands;
 mod options;
 mod read;
 mod recover;

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use bytes::Bytes;
 use terrace_base::trail::{self, Touch};
 use terrace_base::{Error, Result};
-use terrace_table::{Cursor, Entry};
+use terrace_table::{Cursor, Entry, Kind};
 
 use super::buffer::Moment;
 use super::{LeveledTree, Memtable, Readable, Stage, WriteBuffer};
@@ -28,11 +28,33 @@ impl<B: WriteBuffer> LeveledTree<B> {
             // that this reader must see.
             let readable = self.readable.load();
             let visible = at.unwrap_or_else(|| self.core.snapshots.visible());
-            if let Some(value) = in_memtables(&readable.memtables, key, visible, &mut take) {
-                return Ok(value);
+            match in_memtables(&readable.memtables, key, visible, &mut take) {
+                Some(Found::Whole(value)) => return Ok(value),
+                Some(Found::Operand) => return Ok(self.folded(&readable, key, visible)?.map(take)),
+                None => {}
             }
-            if let Some(found) = self.below(&readable, key, at, visible)? {
-                return Ok(found.and_then(Lent::of_entry).map(take));
+            match self.below(&readable, key, at, visible)? {
+                Some(Some(entry)) if !entry.kind.is_whole() => {
+                    return Ok(self.folded(&readable, key, visible)?.map(take));
+                }
+                Some(found) => return Ok(found.and_then(Lent::of_entry).map(take)),
+                None => {}
+            }
+        }
+    }
+
+    /// Whether `key` exists now, whatever its value is.
+    pub(super) fn exists(&self, key: &[u8]) -> Result<bool> {
+        loop {
+            let readable = self.readable.load();
+            let visible = self.core.snapshots.visible();
+            match in_memtables(&readable.memtables, key, visible, &mut |_| ()) {
+                Some(Found::Whole(value)) => return Ok(value.is_some()),
+                Some(Found::Operand) => return Ok(true),
+                None => {}
+            }
+            if let Some(found) = self.below(&readable, key, None, visible)? {
+                return Ok(found.is_some_and(|entry| entry.kind != Kind::Delete));
             }
         }
     }
@@ -63,9 +85,15 @@ impl<B: WriteBuffer> LeveledTree<B> {
             let readable = self.readable.load();
             let mut values = vec![None; keys.len()];
             let (mut places, mut below) = (Vec::new(), Vec::new());
+            let folded = |key: &[u8]| {
+                self.folded(&readable, key, at)?.map(|value| value.known().map(to_keep)).transpose()
+            };
             for (i, key) in keys.iter().enumerate() {
-                if let Some(value) = in_memtables(&readable.memtables, key, at, &mut to_keep) {
-                    values[i] = value;
+                if let Some(found) = in_memtables(&readable.memtables, key, at, &mut to_keep) {
+                    values[i] = match found {
+                        Found::Whole(value) => value,
+                        Found::Operand => folded(key)?,
+                    };
                 } else if let Some(entry) = self.buffer.stage().get(key, at)? {
                     values[i] = entry.into_value();
                 } else {
@@ -77,7 +105,10 @@ impl<B: WriteBuffer> LeveledTree<B> {
                 continue;
             }
             for (i, entry) in places.into_iter().zip(readable.levels.get_many(&below, at)?) {
-                values[i] = entry.and_then(Entry::into_value);
+                values[i] = match entry {
+                    Some(entry) if !entry.kind.is_whole() => folded(keys[i])?,
+                    entry => entry.and_then(Entry::into_value),
+                };
             }
             return Ok(values);
         }
@@ -102,7 +133,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
     ) -> MergedIter {
         let mut cursors = self.cursors_above(readable, moment);
         cursors.extend(readable.levels.cursors());
-        MergedIter::new(cursors, at, direction)
+        MergedIter::new(&self.core, cursors, at, direction)
     }
 
     /// A walk over what is readable now, valid until the readable set changes.
@@ -129,15 +160,25 @@ impl<B: WriteBuffer> LeveledTree<B> {
     }
 }
 
-/// What `take` makes of the value of the newest version of `key` up to `at` in memtables, newest first: nothing of a
-/// tombstone. `None` if there is no version.
+/// The newest version of a key in memtables.
+enum Found<T> {
+    /// What was made of its value; nothing of a tombstone.
+    Whole(Option<T>),
+    Operand,
+}
+
+/// What `take` makes of the value of the newest version of `key` up to `at` in memtables, newest first. `None` if there
+/// is no version.
 fn in_memtables<M: Memtable, T>(
     memtables: &Memtables<M>,
     key: &[u8],
     at: u64,
     take: &mut impl FnMut(Lent<'_>) -> T,
-) -> Option<Option<T>> {
-    let mut taken = |version: Version<'_>| version.lent().map(&mut *take);
+) -> Option<Found<T>> {
+    let mut taken = |version: Version<'_>| match version.kind.is_whole() {
+        true => Found::Whole(version.lent().map(&mut *take)),
+        false => Found::Operand,
+    };
     memtables.iter().find_map(|memtable| {
         let found = memtable.get(key, at, &mut taken);
         trail::note(|| Touch::Memtable { found: found.is_some() });
@@ -195,6 +236,10 @@ impl<B: WriteBuffer> EngineIter for StagedIter<B> {
             }
             return found;
         }
+    }
+
+    fn failure(&self) -> Option<&Error> {
+        self.part.as_ref().and_then(|(walk, _)| walk.failure())
     }
 
     fn passed(&self) -> u64 {

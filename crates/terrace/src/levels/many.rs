@@ -27,13 +27,16 @@ impl<'a, P> Search<'a, P> {
 
     /// Whether `run`, and every run whose versions are older than its newest, has nothing newer than what was found.
     pub fn is_over_at(&self, run: &Run) -> bool {
-        self.newest.as_ref().is_some_and(|found| found.seq >= run.meta().max_seq)
+        // After a repair an operand and what a merge has made of it may both be there, with one number.
+        let enough = |found: &Entry| found.seq.saturating_add(u64::from(found.kind.is_whole()));
+        self.newest.as_ref().is_some_and(|found| enough(found) > run.meta().max_seq)
     }
 
     /// Notes what a run has.
     pub fn note(&mut self, found: Option<Entry>) {
+        let rank = |entry: &Entry| (entry.seq, entry.kind.is_whole());
         if let Some(found) = found
-            && self.newest.as_ref().is_none_or(|other| found.seq > other.seq)
+            && self.newest.as_ref().is_none_or(|other| rank(&found) > rank(other))
         {
             self.newest = Some(found);
         }

@@ -1,7 +1,7 @@
 //! Which versions of a key a flush or a compaction keeps.
 //!
-//! Versions come newest first. A version stays if no newer one came before it, or if a snapshot sees it: one
-//! taken between it and the next newer one. A tombstone that would stay is still dropped if it has nothing
+//! Versions come newest first. A version stays if no newer one came before it, if a snapshot sees it: one
+//! taken between it and the next newer one, or if the next newer one stays and is an operand. A tombstone that would stay is still dropped if it has nothing
 //! left to hide: no snapshot is older than it, so that every older version is dropped in this merge, and no
 //! older version can lie anywhere else.
 
@@ -17,8 +17,16 @@ pub(crate) struct Survivors<'a, F> {
     /// Whether no version of a key that is older than a sequence number lies outside the merge.
     lacks_older: F,
     key: Vec<u8>,
-    newer: Option<u64>,
+    newer: Option<Newer>,
     is_newest: bool,
+}
+
+/// The version that came before.
+#[derive(Debug, Clone, Copy)]
+struct Newer {
+    seq: u64,
+    /// Whether it needs the next one.
+    needs_older: bool,
 }
 
 impl<'a, F: Fn(&[u8], u64) -> bool> Survivors<'a, F> {
@@ -36,12 +44,26 @@ impl<'a, F: Fn(&[u8], u64) -> bool> Survivors<'a, F> {
         }
         // Of two copies of one version, which only a repair can leave, the first stays: no snapshot lies
         // between them.
-        let newer = self.newer.replace(seq);
+        let newer = self.newer;
         self.is_newest = newer.is_none();
-        if newer.is_some_and(|newer| !is_needed(self.held, seq, newer)) {
-            return false;
+        let is_needed = newer.is_none_or(|newer| {
+            is_needed(self.held, seq, newer.seq) || newer.needs_older && newer.seq != seq
+        });
+        let is_copy = newer.is_some_and(|newer| newer.seq == seq);
+        if !is_copy {
+            self.newer = Some(Newer { seq, needs_older: is_needed && !kind.is_whole() });
         }
-        kind == Kind::Put || !self.hides_nothing(seq)
+        is_needed && (kind != Kind::Delete || !self.hides_nothing(seq))
+    }
+
+    /// Whether a snapshot would see an older version `seq` of the key that was last asked about, and not that one.
+    pub fn would_be_apart(&self, seq: u64) -> bool {
+        self.newer.is_some_and(|newer| is_needed(self.held, seq, newer.seq))
+    }
+
+    /// Whether no version of `key` that is older than `seq` lies anywhere else.
+    pub fn is_last(&self, key: &[u8], seq: u64) -> bool {
+        (self.lacks_older)(key, seq)
     }
 
     /// Whether the version that was last asked about is the newest of its key in this merge.
@@ -74,5 +96,24 @@ mod tests {
         assert_eq!(kept(&[5, 8], &versions), [9, 7, 3, 8], "the tombstone hides what 5 sees from 8");
         assert_eq!(kept(&[7], &versions), [9, 8], "7 sees a tombstone over nothing");
         assert_eq!(kept(&[9], &versions), [9, 8]);
+    }
+
+    #[test]
+    fn what_operands_stand_on_stays() {
+        use Kind::*;
+        let versions = [
+            ("a", 9, Operand),
+            ("a", 9, Operand),
+            ("a", 7, Operand),
+            ("a", 3, Put),
+            ("a", 2, Put),
+            ("b", 8, Put),
+        ];
+        assert_eq!(kept(&[], &versions), [9, 7, 3, 8]);
+        assert_eq!(kept(&[2], &versions), [9, 7, 3, 2, 8]);
+        let hidden = [("a", 9, Put), ("a", 7, Operand), ("a", 3, Put), ("b", 9, Operand), ("b", 3, Delete)];
+        assert_eq!(kept(&[], &hidden), [9, 9], "operands that nobody sees need nothing");
+        assert_eq!(kept(&[7], &hidden), [9, 7, 3, 9]);
+        assert_eq!(kept(&[1], &hidden), [9, 9, 3], "the tombstone may hide something");
     }
 }

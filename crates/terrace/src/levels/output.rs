@@ -6,6 +6,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use terrace_base::Result;
 use terrace_table::{BlockSpan, Cursor, Kind, Position, TableMeta};
 
@@ -17,6 +18,9 @@ use crate::core::Core;
 use crate::core::filters::Judge;
 use crate::manifest::Manifest;
 use crate::tables::{MadeTable, TableWriter, WriterOptions};
+
+/// Bytes of operands that are folded together: more are folded in parts, from the oldest on, by later merges.
+const MOST_STACK_BYTES: usize = 16 << 20;
 
 /// Entries merged between two checks for more urgent work.
 const ENTRIES_A_LOOK: u32 = 4096;
@@ -56,11 +60,31 @@ enum Writer<'a> {
     Lists(ListWriter<'a>),
 }
 
+/// A version of which others are made.
+struct Stacked {
+    seq: u64,
+    kind: Kind,
+    value: Bytes,
+    /// Where its record lies in the pool.
+    record: Option<u64>,
+    /// Whether it stays as long as it is not folded.
+    stays: bool,
+}
+
+impl Stacked {
+    fn at<C: Cursor>(cursor: &C, stays: bool) -> Result<Stacked> {
+        let (seq, kind, record) = (cursor.seq(), cursor.kind(), cursor.record());
+        Ok(Stacked { seq, kind, value: cursor.value()?, record, stays })
+    }
+}
+
 /// Writes a series of runs. All versions of a key go into the same one.
 pub(crate) struct Outputs<'a> {
     core: &'a Core,
     writer: Writer<'a>,
     keeps_old: bool,
+    /// Whether the version that was added last stands on the next older one.
+    needs_older: bool,
     /// Tables of the level below the output's: no output may overlap too much of them.
     below: Below,
     /// Keys before which a table ends, ascending, the next one last.
@@ -131,6 +155,7 @@ impl<'a> Outputs<'a> {
             core,
             writer,
             keeps_old: false,
+            needs_older: false,
             below,
             cuts: Vec::new(),
             wanted: None,
@@ -171,17 +196,27 @@ impl<'a> Outputs<'a> {
 
     /// Adds a version; keys ascend, and the sequence numbers of a key descend.
     pub fn add(&mut self, key: &[u8], seq: u64, kind: Kind, value: &[u8]) -> Result<()> {
-        self.before(key)?;
+        self.add_version(key, (seq, kind, value), None)
+    }
+
+    /// The same of a version whose record lies at `record` in the pool, if it does.
+    fn add_version(
+        &mut self,
+        key: &[u8],
+        (seq, kind, value): (u64, Kind, &[u8]),
+        record: Option<u64>,
+    ) -> Result<()> {
+        self.before(key, kind)?;
         match &mut self.writer {
             Writer::Tables(writer) => writer.add(key, seq, kind, value),
-            Writer::Lists(writer) => writer.add((key, seq, kind, value.len()), None, || Ok(value)),
+            Writer::Lists(writer) => writer.add((key, seq, kind, value.len()), record, || Ok(value)),
         }
     }
 
     /// Adds the version at `cursor`: into a list by its record's place, if it has one.
     fn add_at<C: Cursor>(&mut self, cursor: &C) -> Result<()> {
         let (key, seq, kind) = (cursor.key(), cursor.seq(), cursor.kind());
-        self.before(key)?;
+        self.before(key, kind)?;
         match &mut self.writer {
             Writer::Tables(writer) => writer.add(key, seq, kind, &cursor.value()?),
             Writer::Lists(writer) => {
@@ -190,7 +225,7 @@ impl<'a> Outputs<'a> {
         }
     }
 
-    fn before(&mut self, key: &[u8]) -> Result<()> {
+    fn before(&mut self, key: &[u8], kind: Kind) -> Result<()> {
         let may_cut = match &self.writer {
             Writer::Tables(writer) => writer.may_cut(key),
             Writer::Lists(writer) => writer.may_cut(key),
@@ -201,8 +236,10 @@ impl<'a> Outputs<'a> {
                 self.hints.push((key.to_vec(), self.entries));
             }
         } else {
-            self.keeps_old = true;
+            // What an operand stands on is no garbage.
+            self.keeps_old |= !self.needs_older;
         }
+        self.needs_older = !kind.is_whole();
         self.entries += 1;
         Ok(())
     }
@@ -245,6 +282,10 @@ impl<'a> Outputs<'a> {
             }
             let (key, seq, kind) = (cursor.key(), cursor.seq(), cursor.kind());
             let stays = survivors.keeps(key, seq, kind) && is_input(cursor);
+            if stays && !kind.is_whole() {
+                self.add_stack(cursor, survivors, &is_input)?;
+                continue;
+            }
             // What is due is kept for what it hides alone, as a tombstone is.
             let is_due = stays
                 && kind == Kind::Put
@@ -263,6 +304,78 @@ impl<'a> Outputs<'a> {
             cursor.next()?;
         }
         Ok(())
+    }
+
+    /// Adds the operand at `cursor`, which stays, with what it stands on: folded, if that is here as far as anybody sees
+    /// it apart from the operand. The cursor passes these versions.
+    fn add_stack<C: Cursor, F: Fn(&[u8], u64) -> bool>(
+        &mut self,
+        cursor: &mut C,
+        survivors: &mut Survivors<'_, F>,
+        is_input: impl Fn(&C) -> bool,
+    ) -> Result<()> {
+        let (key, is_newest) = (cursor.key().to_vec(), survivors.is_newest());
+        let mut stack = vec![Stacked::at(cursor, true)?];
+        let (mut is_complete, mut bytes) = (false, 0);
+        loop {
+            let last = stack.last().map_or(0, |last| last.seq);
+            cursor.next()?;
+            if !cursor.valid() || cursor.key() != key {
+                is_complete |= survivors.is_last(&key, last);
+                break;
+            }
+            let (seq, kind) = (cursor.seq(), cursor.kind());
+            if seq == last {
+                // A copy that a repair has left, which may be what a merge has made of the operand.
+                if kind.is_whole() {
+                    stack.pop();
+                    stack.push(Stacked::at(cursor, true)?);
+                    is_complete = true;
+                    cursor.next()?;
+                    break;
+                }
+                continue;
+            }
+            bytes += cursor.value_len();
+            if !is_input(cursor) || survivors.would_be_apart(seq) || bytes > MOST_STACK_BYTES {
+                // It goes on from here as if there was nothing above.
+                break;
+            }
+            let stays = survivors.keeps(&key, seq, kind);
+            stack.push(Stacked::at(cursor, stays)?);
+            if kind.is_whole() {
+                is_complete = true;
+                cursor.next()?;
+                break;
+            }
+        }
+        let folded = if is_complete { self.fold(&key, &stack) } else { None };
+        let Some(value) = folded else {
+            // A tombstone that hides nothing goes, as it does without operands on it.
+            let mut stack = stack.into_iter().filter(|version| version.stays);
+            return stack.try_for_each(|Stacked { seq, kind, value, record, .. }| {
+                self.add_version(&key, (seq, kind, &value), record)
+            });
+        };
+        if is_newest && let Some(judge) = self.judge.as_mut().filter(|judge| judge.concerns(&key)) {
+            judge.see(&key, &value);
+        }
+        self.add(&key, stack[0].seq, Kind::Put, &value)
+    }
+
+    /// The value that a whole stack is; `None` if it cannot be told.
+    fn fold(&self, key: &[u8], stack: &[Stacked]) -> Option<Bytes> {
+        let (operands, base) = match stack.split_last()? {
+            (last, above) if last.kind.is_whole() => {
+                (above, Some(last).filter(|last| last.kind == Kind::Put))
+            }
+            _ => (stack, None),
+        };
+        if operands.is_empty() {
+            return None;
+        }
+        let operands: Vec<Bytes> = operands.iter().map(|operand| operand.value.clone()).collect();
+        self.core.merging.fold(key, base.map(|base| base.value.clone()), &operands).ok()
     }
 
     /// Ends the table being written if it is full.

@@ -37,15 +37,22 @@ struct Facts {
     number: u8,
     in_pool: InPool,
     buffer_place: BufferPlace,
-    is_ordered: bool,
-    ingests_atomically: bool,
-    has_filters: bool,
+    /// What it can, as bits.
+    can: u8,
 }
 
-/// Declares the engines, a row each: name, number in files, what is in the pool, where memtables are, whether keys have
-/// an order, whether an ingest takes place as a whole, whether tables have filters.
+/// Keys have an order.
+const ORDER: u8 = 1;
+/// An ingest takes place as a whole.
+const INGESTS: u8 = 2;
+/// Tables have filters.
+const FILTERS: u8 = 4;
+/// Merge operands are kept.
+const OPERANDS: u8 = 8;
+
+/// Declares the engines, a row each: name, number in files, what is in the pool, where memtables are, what they can.
 macro_rules! engines {
-    ($($(#[$about:meta])* $kind:ident: $name:literal, $number:literal, $in_pool:ident, $buffer:ident, $is_ordered:literal, $ingests:literal, $filters:literal;)*) => {
+    ($($(#[$about:meta])* $kind:ident: $name:literal, $number:literal, $in_pool:ident, $buffer:ident, $can:expr;)*) => {
         /// The design that stores the data.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
         #[non_exhaustive]
@@ -58,10 +65,10 @@ macro_rules! engines {
             pub const ALL: &'static [EngineKind] = &[$(EngineKind::$kind),*];
 
             fn facts(self) -> Facts {
-                let (name, number, in_pool, buffer_place, is_ordered, ingests_atomically, has_filters) = match self {
-                    $(EngineKind::$kind => ($name, $number, InPool::$in_pool, BufferPlace::$buffer, $is_ordered, $ingests, $filters),)*
+                let (name, number, in_pool, buffer_place, can) = match self {
+                    $(EngineKind::$kind => ($name, $number, InPool::$in_pool, BufferPlace::$buffer, $can),)*
                 };
-                Facts { name, number, in_pool, buffer_place, is_ordered, ingests_atomically, has_filters }
+                Facts { name, number, in_pool, buffer_place, can }
             }
         }
 
@@ -83,24 +90,24 @@ macro_rules! engines {
 engines! {
     /// SLM-DB (FAST '19): persistent memtable, one level of SSTables, a persistent B+-tree over all keys.
     #[default]
-    Slm: "slm", 1, Index, Pool, true, false, false;
+    Slm: "slm", 1, Index, Pool, ORDER;
     /// A leveled LSM-tree like LevelDB and RocksDB: memtables in DRAM, a commit log, leveled compaction.
-    Lsm: "lsm", 2, Logs, Dram, true, true, true;
+    Lsm: "lsm", 2, Logs, Dram, ORDER | INGESTS | FILTERS | OPERANDS;
     /// TurboHash (Spot-On): everything in persistent memory behind a hash table, without key order.
-    Turbo: "turbo", 3, Everything, None, false, false, false;
+    Turbo: "turbo", 3, Everything, None, 0;
     /// SPTree (Spot-On): everything in persistent memory behind a range index with its inner nodes in DRAM.
-    Sptree: "sptree", 4, Everything, None, true, false, false;
+    Sptree: "sptree", 4, Everything, None, ORDER;
     /// SplitKV: small items in persistent memory and later, sorted, on the SSD; large ones on the SSD at once; one index in
     /// persistent memory.
-    Split: "split", 8, Newest, None, true, false, false;
+    Split: "split", 8, Newest, None, ORDER;
     /// WipDB (Zhao's dissertation): the keys are divided into buckets, each with its own memtable and a small
     /// tiered LSM-tree.
-    Wip: "wip", 5, Logs, DramShare, true, false, true;
+    Wip: "wip", 5, Logs, DramShare, ORDER | FILTERS;
     /// LAB-DB, reconstructed from its abstract: a leveled LSM-tree with the newest values of busy keys in persistent memory.
-    Lab: "lab", 7, Newest, Dram, true, false, true;
+    Lab: "lab", 7, Newest, Dram, ORDER | FILTERS;
     /// TLSM: a leveled LSM-tree whose upper runs lie in persistent memory and are merged by moving records'
     /// places.
-    Tlsm: "tlsm", 6, Newest, Dram, true, true, true;
+    Tlsm: "tlsm", 6, Newest, Dram, ORDER | INGESTS | FILTERS | OPERANDS;
 }
 
 impl EngineKind {
@@ -119,9 +126,13 @@ impl EngineKind {
         Self::ALL.iter().copied().find(|engine| u64::from(engine.number()) == origin >> 56)
     }
 
+    fn can(self, what: u8) -> bool {
+        self.facts().can & what != 0
+    }
+
     /// Whether it keeps keys in order: otherwise there are no iterators over ranges.
     pub fn is_ordered(self) -> bool {
-        self.facts().is_ordered
+        self.can(ORDER)
     }
 
     /// Whether it needs persistent memory, real or emulated.
@@ -137,7 +148,13 @@ impl EngineKind {
     /// Whether an [ingest](crate::Db::ingest) takes place as a whole or not at all. The others write it in large
     /// batches, and so does `tlsm` if all its levels stay in persistent memory.
     pub fn ingests_atomically(self) -> bool {
-        self.facts().ingests_atomically
+        self.can(INGESTS)
+    }
+
+    /// Whether it keeps merge operands of a [deferred](crate::MergeOperator::deferred) operator. The others fold them at
+    /// once.
+    pub fn keeps_operands(self) -> bool {
+        self.can(OPERANDS)
     }
 
     /// # Errors
@@ -158,7 +175,7 @@ impl EngineKind {
         let operation = match tables.filter_bits_per_key {
             _ if !tables.are_there() => return Ok(()),
             _ if self.keeps_all_in_memory() => "settings of tables",
-            Some(1..) if !self.facts().has_filters => "filters of tables",
+            Some(1..) if !self.can(FILTERS) => "filters of tables",
             _ => return tables.check(),
         };
         Err(Error::Unsupported { engine: self.name(), operation })

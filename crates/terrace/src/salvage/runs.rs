@@ -72,7 +72,8 @@ impl<'a> TableSorter<'a> {
     /// Writes a part as a table. If that fails, what there is of the file stays: the repair has failed as a whole, and the
     /// view in which it works is discarded with everything in it (`repair/switch.rs`).
     fn write(&mut self) -> Result<()> {
-        self.held.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)));
+        // Of an operand and of what a merge has made of it, which have one number, this is more.
+        self.held.sort_by(|a, b| a.0.cmp(&b.0).then(b.1.cmp(&a.1)).then(b.2.is_whole().cmp(&a.2.is_whole())));
         self.held.dedup_by(|a, b| a.0 == b.0 && a.1 == b.1);
         if self.held.is_empty() {
             return Ok(());

@@ -39,7 +39,8 @@ fn entry(args: &Dump, cursor: &dyn Cursor, out: &mut dyn Write) -> CommandResult
     if cursor.kind() == Kind::Delete {
         return Ok(writeln!(out, "{:>12}  delete  {key}", cursor.seq())?);
     }
+    let what = if cursor.kind() == Kind::Operand { "merge" } else { "put" };
     let value = cursor.value()?;
     let value = if args.full { escaped(&value) } else { preview(&value, 60) };
-    Ok(writeln!(out, "{:>12}  put     {key}\t{value}", cursor.seq())?)
+    Ok(writeln!(out, "{:>12}  {what:<6}  {key}\t{value}", cursor.seq())?)
 }

@@ -21,7 +21,8 @@ use terrace_base::{Error, ErrorKind, Result};
 use terrace_table::Kind;
 
 use super::records::{
-    self, CATALOGUE, LATEST, NEXT, Named, VERSION, VERSION_WITH_RANGES, VERSION_WITH_TABLES, named,
+    self, CATALOGUE, LATEST, NEXT, Named, VERSION, VERSION_WITH_OPERANDS, VERSION_WITH_RANGES,
+    VERSION_WITH_TABLES, named,
 };
 use super::{Expiry, KeyspaceOptions, ranges_file};
 use crate::batch::{Op, WriteBatch};
@@ -218,6 +219,11 @@ impl Catalog {
         self.version.load(Ordering::Acquire) >= VERSION_WITH_TABLES
     }
 
+    /// Whether some keyspace may have operands.
+    pub(super) fn may_have_operands(&self) -> bool {
+        self.version.load(Ordering::Acquire) >= VERSION_WITH_OPERANDS
+    }
+
     /// There may be range tombstones: the marker that is written next says so.
     pub fn note_ranges(&self) {
         self.may_have_ranges.store(true, Ordering::Release);
@@ -327,10 +333,11 @@ impl Db {
             None if store.read_only => return Err(Error::ReadOnly),
             None => self.make_keyspace(name, options)?,
         };
-        let Named { number, time_to_live, operator, tables } = record;
+        let Named { number, time_to_live, operator, is_deferred, tables } = record;
         let keyspace = Arc::new(OpenKeyspace::new(name, number, store.catalog.owner, time_to_live));
         operator.iter().for_each(|operator| keyspace.set_operator_name(operator));
         keyspace.set_tables(tables);
+        keyspace.set_deferred(is_deferred);
         if let Some(given) = store.catalog.operators.lock().get(&number) {
             keyspace.set_operator(given.clone());
         }
@@ -360,6 +367,7 @@ impl Db {
             number: number | dated,
             time_to_live: options.expiry.map_or(NEVER, Expiry::time_to_live),
             operator: options.merge.as_ref().map(|operator| operator.whole_name().clone()),
+            is_deferred: options.merge.as_ref().is_some_and(|operator| self.defers(operator, dated != 0)),
             tables: options.tables.unwrap_or_default(),
         };
         self.name_keyspaces(&[(name.to_owned(), record.clone())], Some(number + 1))?;

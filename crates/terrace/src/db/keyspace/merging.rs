@@ -29,7 +29,8 @@ impl Keyspace {
     ///
     /// # Errors
     ///
-    /// Those of [`put`](Self::put) and [`get`](Self::get). `MergeFailed` if the operator fails or panics;
+    /// Those of [`put`](Self::put) and [`get`](Self::get). `MergeFailed` if the operator fails or panics, unless that is
+    /// told later by reads, as of a [deferred](crate::MergeOperator::deferred) one;
     /// `InvalidArgument` if the keyspace has none, or has one that is not built in and was not given to
     /// [`KeyspaceOptions::merge`](super::KeyspaceOptions::merge) since the database was opened.
     pub fn merge(&self, key: impl AsRef<[u8]>, operand: impl AsRef<[u8]>) -> Result<()> {
@@ -62,6 +63,12 @@ impl Keyspace {
         self.db.update(current, update, swap, Skips::None)?;
         self.open.counts.count(Op { kind: Kind::Put, key, value: operand });
         Ok(())
+    }
+
+    /// Whether operands of merges are kept as they come: its operator is
+    /// [deferred](crate::MergeOperator::deferred), and the engine keeps any.
+    pub fn keeps_operands(&self) -> bool {
+        self.open.is_deferred()
     }
 
     /// The name of its merge operator, if it has one.

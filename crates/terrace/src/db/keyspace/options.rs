@@ -45,6 +45,11 @@ impl Default for KeyspaceOptions {
 }
 
 impl Db {
+    /// Whether operands of a keyspace with `operator` are kept as they come.
+    pub(super) fn defers(&self, operator: &MergeOperator, is_dated: bool) -> bool {
+        operator.is_deferred() && !is_dated && self.inner.engine.keeps_operands()
+    }
+
     /// Gives `keyspace` those of `options` that say anything. `changing` is locked.
     pub(super) fn change_options(&self, keyspace: &OpenKeyspace, options: &KeyspaceOptions) -> Result<()> {
         let name = &keyspace.name;
@@ -62,9 +67,16 @@ impl Db {
             (new, known) => new.or(known),
         };
         let tables = options.tables.unwrap_or(keyspace.tables());
-        if time_to_live != keyspace.time_to_live() || operator != known || tables != keyspace.tables() {
+        let merge = options.merge.as_ref();
+        let is_deferred =
+            merge.map_or(keyspace.is_deferred(), |operator| self.defers(operator, keyspace.is_dated()));
+        let is_other = time_to_live != keyspace.time_to_live()
+            || operator != known
+            || tables != keyspace.tables()
+            || is_deferred != keyspace.is_deferred() && !self.inner.read_only;
+        if is_other {
             let (number, operator) = (keyspace.number, operator.cloned());
-            let record = Named { number, time_to_live, operator, tables };
+            let record = Named { number, time_to_live, operator, is_deferred, tables };
             self.name_keyspaces(&[(name.clone(), record)], None)?;
             keyspace.set_time_to_live(time_to_live);
             keyspace.set_tables(tables);
@@ -78,6 +90,14 @@ impl Db {
                 given.entry(keyspace.number).or_insert_with(|| operator.clone());
             }
         }
+        if let Ok(operator) = keyspace.operator() {
+            // Before any operand is kept.
+            self.inner.core.merging.set(keyspace.number, operator);
+        }
+        if is_deferred {
+            self.inner.core.merging.set_any(true);
+        }
+        keyspace.set_deferred(is_deferred);
         if let Some(filter) = &options.compaction_filter {
             self.inner.core.filters.set(Some(keyspace.number), filter.clone());
         }

@@ -12,7 +12,7 @@ use crate::batch::{Op, WriteBatch};
 use crate::core::engine::{Direction, Engine, EngineIter};
 use crate::db::{Store, range_delete};
 use crate::keyspaces::merge_operator::MOST_NAME_BYTES;
-use crate::keyspaces::{DATED, ESCAPE, NEVER, OperatorName, Prefix, Space, TableSettings};
+use crate::keyspaces::{DATED, ESCAPE, MergeOperator, NEVER, OperatorName, Prefix, Space, TableSettings};
 
 /// The keyspace of the catalogue.
 pub(super) const CATALOGUE: Space = Space::Numbered(Prefix::of(0));
@@ -38,14 +38,20 @@ pub(super) const VERSION_WITH_MERGE: u8 = 4;
 /// The same for settings of tables.
 pub(super) const VERSION_WITH_TABLES: u8 = 5;
 
+/// The same for a deferred merge operator: there may be operands.
+pub(super) const VERSION_WITH_OPERANDS: u8 = 6;
+
 /// The latest version.
-pub(super) const LATEST: u8 = VERSION_WITH_TABLES;
+pub(super) const LATEST: u8 = VERSION_WITH_OPERANDS;
 
 /// What stands for a setting that is as for the database.
 const AS_OTHERS: u8 = 255;
 
 /// What stands for an operator where there is none.
 const NO_OPERATOR: u8 = 2;
+
+/// What a deferred operator's byte is more than another's.
+const DEFERRED: u8 = 3;
 
 /// The version of the catalogue that a record is of; `None` if it is of none.
 pub(super) fn version_of(value: &[u8]) -> Option<u8> {
@@ -95,6 +101,8 @@ pub(in crate::db) struct Named {
     pub time_to_live: u64,
     /// The name of the operator by which values are merged.
     pub operator: Option<OperatorName>,
+    /// Whether its operands are kept as they come.
+    pub is_deferred: bool,
     /// How its keys are written into tables.
     pub tables: TableSettings,
 }
@@ -102,7 +110,8 @@ pub(in crate::db) struct Named {
 impl Named {
     /// That of a keyspace whose entries do not expire by themselves, and that has nothing of its own.
     pub fn plain(number: u32) -> Named {
-        Named { number, time_to_live: NEVER, operator: None, tables: TableSettings::default() }
+        let (operator, is_deferred, tables) = (None, false, TableSettings::default());
+        Named { number, time_to_live: NEVER, operator, is_deferred, tables }
     }
 
     /// The record's value.
@@ -118,7 +127,8 @@ impl Named {
         }
         match &self.operator {
             Some(OperatorName { name, is_built_in }) => {
-                record.push(u8::from(*is_built_in));
+                let deferred = if self.is_deferred { DEFERRED } else { 0 };
+                record.push(u8::from(*is_built_in) + deferred);
                 record.extend(name.bytes());
             }
             None => record.push(NO_OPERATOR),
@@ -129,6 +139,7 @@ impl Named {
     /// The version of the record itself.
     fn own_version(&self) -> u8 {
         match &self.operator {
+            Some(_) if self.is_deferred => VERSION_WITH_OPERANDS,
             _ if self.tables.are_there() => VERSION_WITH_TABLES,
             Some(_) => VERSION_WITH_MERGE,
             None => VERSION,
@@ -144,7 +155,7 @@ impl Named {
     pub fn decode(value: &[u8]) -> Option<Named> {
         let time = |low: u32, high: u32| u64::from(high) << 32 | u64::from(low);
         let (version, rest) = value.strip_prefix(MAGIC)?.split_first()?;
-        if !(VERSION_WITH_MERGE..=VERSION_WITH_TABLES).contains(version) {
+        if !(VERSION_WITH_MERGE..=LATEST).contains(version) {
             return match numbers_of(value)?[..] {
                 [number] if number & DATED == 0 => Some(Named::plain(number)),
                 [number, low, high] if number & DATED != 0 => {
@@ -158,23 +169,27 @@ impl Named {
         let [number, low, high] = *<&[[u8; 4]; 3]>::try_from(numbers).ok()?;
         let [number, low, high] = [number, low, high].map(u32::from_le_bytes);
         let (tables, rest) = match *version {
-            VERSION_WITH_TABLES => decode_tables(rest)?,
-            _ => (TableSettings::default(), rest),
+            VERSION_WITH_MERGE => (TableSettings::default(), rest),
+            _ => decode_tables(rest)?,
         };
-        let operator = match rest {
-            [NO_OPERATOR] if tables.are_there() => None,
-            _ => Some(decode_operator(rest)?),
+        let (operator, is_deferred) = match rest {
+            [NO_OPERATOR] => (None, false),
+            _ => decode_operator(rest).map(|(operator, is_deferred)| (Some(operator), is_deferred))?,
         };
-        let named = Named { number, time_to_live: time(low, high), operator, tables };
-        (number & DATED != 0 || named.time_to_live == NEVER).then_some(named)
+        let named = Named { number, time_to_live: time(low, high), operator, is_deferred, tables };
+        // Another one would have been written otherwise.
+        let is_own = named.own_version() == *version;
+        (is_own && (number & DATED != 0 || named.time_to_live == NEVER)).then_some(named)
     }
 }
 
-fn decode_operator(record: &[u8]) -> Option<OperatorName> {
+/// An operator, and whether it is deferred.
+fn decode_operator(record: &[u8]) -> Option<(OperatorName, bool)> {
     let (kind, name) = record.split_first()?;
+    let (is_deferred, kind) = kind.checked_sub(DEFERRED).map_or((false, *kind), |kind| (true, kind));
     let name = str::from_utf8(name).ok().filter(|name| (1..=MOST_NAME_BYTES).contains(&name.len()))?;
-    let is_built_in = [false, true].into_iter().find(|is| u8::from(*is) == *kind)?;
-    Some(OperatorName { name: name.to_owned(), is_built_in })
+    let is_built_in = [false, true].into_iter().find(|is| u8::from(*is) == kind)?;
+    Some((OperatorName { name: name.to_owned(), is_built_in }, is_deferred))
 }
 
 fn encode_tables(tables: &TableSettings) -> [u8; 6] {
@@ -184,7 +199,7 @@ fn encode_tables(tables: &TableSettings) -> [u8; 6] {
     [a, b, c, d, compression, filter]
 }
 
-/// The settings that a record begins with, of which at least one says something, and the rest of it.
+/// The settings that a record begins with, and the rest of it.
 fn decode_tables(record: &[u8]) -> Option<(TableSettings, &[u8])> {
     let (&[a, b, c, d, compression, filter], rest) = record.split_first_chunk::<6>()?;
     let block_bytes = Some(u32::from_le_bytes([a, b, c, d]) as usize).filter(|bytes| *bytes > 0);
@@ -194,7 +209,7 @@ fn decode_tables(record: &[u8]) -> Option<(TableSettings, &[u8])> {
     };
     let filter_bits_per_key = Some(filter).filter(|bits| *bits != AS_OTHERS).map(u32::from);
     let tables = TableSettings { compression, block_bytes, filter_bits_per_key };
-    (tables.are_there() && tables.check().is_ok()).then_some((tables, rest))
+    tables.check().is_ok().then_some((tables, rest))
 }
 
 /// The version that the marker needs beside a keyspace with this number.
@@ -331,17 +346,23 @@ impl Store {
     /// Recalls the version of the marker, if damage has taken it.
     pub(in crate::db) fn recall_marker(&self) {
         if self.catalog.is_marker_lost() {
-            // Where damage hides that, older builds are better refused.
-            let least = self.names().map(|names| names.values().map(Named::version).max());
-            self.catalog.note_version(least.map_or(LATEST, |least| least.unwrap_or(VERSION)));
+            // What there is beside the records of names they do not tell, so older builds are better refused.
+            self.catalog.note_version(LATEST);
         }
     }
 
-    /// Recalls how the keys of keyspaces are written into tables, as far as their records can be read.
-    pub(in crate::db) fn recall_tables(&self) {
-        if self.catalog.may_have_tables() {
-            for named in self.names().unwrap_or_default().into_values() {
-                self.core.keyspace_tables.set(named.number, named.tables);
+    /// Recalls what the engine is to know of keyspaces, as far as their records can be read: how their keys are written
+    /// into tables, and which operators fold operands.
+    pub(in crate::db) fn recall_keyspaces(&self) {
+        self.core.merging.set_any(self.catalog.may_have_operands());
+        if !self.catalog.may_have_tables() {
+            return;
+        }
+        for Named { number, operator, tables, .. } in self.names().unwrap_or_default().into_values() {
+            self.core.keyspace_tables.set(number, tables);
+            let built_in = operator.filter(|operator| operator.is_built_in);
+            if let Some(operator) = built_in.and_then(|operator| MergeOperator::built_in(&operator.name)) {
+                self.core.merging.set(number, &operator);
             }
         }
     }

@@ -27,7 +27,7 @@ impl Db {
         store.catalog.set_beside(true);
         store.core.filters.set_beside(true);
         let recovered = store.load_range_tombstones().and_then(|()| self.name_all());
-        store.recall_tables();
+        store.recall_keyspaces();
         recovered.inspect_err(|_| {
             store.catalog.set_beside(false);
             store.core.filters.set_beside(false);

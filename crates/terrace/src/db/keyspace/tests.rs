@@ -96,14 +96,14 @@ fn a_later_version_is_refused_by_name() {
     let db = open(&dir, EngineKind::Lsm);
     db.keyspace("one").unwrap();
     let mut batch = WriteBatch::new();
-    let later = b"terrace-spaces\0\x06";
+    let later = b"terrace-spaces\0\x07";
     batch.push(Op { kind: Kind::Put, key: &CATALOGUE.place(b"").unwrap(), value: later });
     db.write_placed(batch, WriteOptions::default()).unwrap();
     drop(db);
     let options = Options { engine: EngineKind::Lsm, ..Options::default() };
     let refused = Db::open(dir.path(), options).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidFormat);
-    assert!(refused.to_string().contains("version 6 of the catalogue of keyspaces"), "{refused}");
+    assert!(refused.to_string().contains("version 7 of the catalogue of keyspaces"), "{refused}");
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn a_lost_marker_is_recalled() {
     let db = open(&dir, EngineKind::Lsm);
     db.keyspace("plain").unwrap();
     let found = db.inner.unmasked.get(&CATALOGUE.place(b"").unwrap(), None).unwrap();
-    assert_eq!(version_of(&found.unwrap()), Some(3));
+    assert_eq!(version_of(&found.unwrap()), Some(6));
 }
 
 #[test]
@@ -230,6 +230,11 @@ fn a_record_has_its_settings_of_tables() {
         ];
         assert!(damaged.iter().all(|record| Named::decode(record).is_none()), "{named:?}");
     }
+    let operator = Some(OperatorName { name: "max".into(), is_built_in: true });
+    let deferred = Named { operator, is_deferred: true, ..Named::plain(7) };
+    let record = b"terrace-spaces\0\x06\x07\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\0\xff\xff\x04max";
+    assert_eq!((deferred.encode(), deferred.version()), (record.to_vec(), 6));
+    assert_eq!(Named::decode(record), Some(deferred));
     // One that says nothing is never written so.
     let nothing = b"terrace-spaces\0\x05\x07\0\0\0\xff\xff\xff\xff\xff\xff\xff\xff\0\0\0\0\xff\xff\x02";
     assert_eq!(Named::decode(nothing), None);

@@ -230,6 +230,11 @@ impl<'a> Within<'a> {
             Bound::Excluded(_) | Bound::Unbounded => Ordering::Less,
         };
         let order = entry.as_ref().map_or(Ordering::Greater, order);
+        if let Some(failure) = self.walk.as_ref().and_then(|walk| walk.failure())
+            && order != Ordering::Greater
+        {
+            return Err(failure.clone());
+        }
         if order != Ordering::Less {
             // What lies behind the last key may be many tombstones.
             self.walk = None;

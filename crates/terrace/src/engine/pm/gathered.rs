@@ -35,7 +35,7 @@ impl Content {
             (Kind::Delete, _) => Some(Content::Nothing),
             (Kind::Put, Some((0, value))) => Some(Content::Value(value.to_vec())),
             (Kind::Put, Some((1, word))) => word.try_into().ok().map(u64::from_le_bytes).map(Content::At),
-            (Kind::Put, _) => None,
+            (Kind::Put | Kind::Operand, _) => None,
         }
     }
 }

@@ -19,6 +19,7 @@ use super::read::Outcome;
 use super::sparse::{FIRST_SLABS, MOST_TIMES};
 use crate::batch::Op;
 use crate::core::condition::Condition;
+use crate::core::engine::no_operands;
 use crate::versions::{NewRecord, Version};
 
 use super::versions::Named;
@@ -172,6 +173,7 @@ impl<E: PmEngine> PmStore<E> {
                 (old, Some(new.keep()))
             }
             Kind::Delete => (self.index.remove(op.key)?, None),
+            Kind::Operand => return Err(no_operands()),
         };
         self.afterwards(self.decode_some(old).and_then(|old| {
             self.note_weight(new, old);

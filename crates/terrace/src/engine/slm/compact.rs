@@ -20,6 +20,7 @@ use crate::background::Compacting;
 use crate::compaction::selective::{
     Choice, PinnedEntries, SelectiveOptions, Tombstones, View, choose, overdue_garbage,
 };
+use crate::core::engine::no_operands;
 use crate::core::filters::Judge;
 use crate::located::{CHUNK_KEYS, JobRun, Location, Origin, Relocation};
 use crate::manifest::{Edit, JobKind};
@@ -273,6 +274,7 @@ impl KeyGroup {
         let mut older_stays = false;
         for (i, entry) in self.versions.iter().enumerate().rev() {
             keep[i] = match entry.kind {
+                Kind::Operand => return Err(no_operands()),
                 Kind::Put => slm.located.holds(&self.key, entry.seq, self.origin(i))?,
                 Kind::Delete if self.stays_already(i, &keep) => false,
                 Kind::Delete => older_stays || !tombstones.droppable(&self.key, entry.seq),

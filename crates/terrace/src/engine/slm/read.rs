@@ -7,6 +7,7 @@ use terrace_table::Kind;
 
 use super::Slm;
 use super::memtable::MemSet;
+use crate::core::engine::no_operands;
 use crate::core::lent::Lent;
 
 /// The result of a lookup in the memtables: a version with a value has its number, too.
@@ -76,6 +77,7 @@ pub(super) fn lookup<'m>(mem: &'m MemSet, key: &[u8], visible: u64) -> Result<In
             return Ok(match found.version_kind()? {
                 Kind::Put => InMemory::Value(found.seq(), found.value()?),
                 Kind::Delete => InMemory::Deleted,
+                Kind::Operand => return Err(no_operands()),
             });
         }
     }

@@ -23,7 +23,7 @@ use super::compact::file_of;
 use super::memtable::MemSet;
 
 use crate::compaction::selective::RangeScan;
-use crate::core::engine::{Direction, EngineIter};
+use crate::core::engine::{Direction, EngineIter, no_operands};
 use crate::located::Location;
 
 /// Index entries copied at first, and at most, in one go.
@@ -425,6 +425,7 @@ fn version(cursor: &ListCursor) -> Result<(u64, Option<Bytes>)> {
     let value = match cursor.version_kind()? {
         Kind::Put => Some(Bytes::copy_from_slice(cursor.value()?)),
         Kind::Delete => None,
+        Kind::Operand => return Err(no_operands()),
     };
     Ok((cursor.seq(), value))
 }

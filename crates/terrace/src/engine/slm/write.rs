@@ -23,7 +23,7 @@ use super::{Slm, flush};
 use crate::batch::WriteBatch;
 use crate::commit_log::{Entry, Logged};
 use crate::compaction::backpressure::{Pressure, delay, lead};
-use crate::core::engine::Engine;
+use crate::core::engine::{Engine, no_operands};
 use crate::core::request::Group;
 use crate::manifest::Manifest;
 use crate::pool;
@@ -235,6 +235,7 @@ impl Entry for ListCursor {
         match self.version_kind()? {
             Kind::Put => ops.put(self.key(), self.value()?),
             Kind::Delete => ops.delete(self.key()),
+            Kind::Operand => return Err(no_operands()),
         }
         Ok(())
     }

@@ -58,7 +58,7 @@ impl BucketIter {
         self.here = None;
         let Some(bucket) = bucket else { return Ok(()) };
         let cursors = self.cursors(&bucket, bound);
-        let mut entries = MergedIter::new(cursors, self.at, self.direction);
+        let mut entries = MergedIter::new(&self.engine.core, cursors, self.at, self.direction);
         entries.seek(bound)?;
         self.here = Some(Here { lower: bucket.lower.clone(), upper: bucket.upper.clone(), entries });
         Ok(())

@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
-use terrace_table::Kind;
 
 use super::{LoggedMemtable, LoggedMemtables};
-use crate::batch::{Op, WriteBatch};
+use crate::batch::WriteBatch;
 use crate::commit_log::{Gathered, LogHome, Opened, Replayed, unless_full};
 use crate::core::Core;
 use crate::core::engine::Engine;
@@ -119,10 +118,7 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
         let active = readable.active();
         active.first_log.note(number);
         let newer = ops.ops().zip(first_seq..).filter(|(_, seq)| *seq > reached);
-        active.insert(newer.map(|(op, seq)| {
-            let value = if op.kind == Kind::Put { op.value } else { &[] };
-            (Op { value, ..op }, seq)
-        }));
+        active.insert(newer);
         self.applied.store(first_seq + ops.len() as u64 - 1, Ordering::Release);
         Ok(())
     }

@@ -40,10 +40,13 @@ fn text(space: &Keyspace, key: &str) -> Option<String> {
 
 /// Must catch a merge that stands on another value than the one before it, wherever that lies.
 pub fn merges_stand_on_what_is_there(engine: &Engine) {
-    for setup in setups(engine) {
+    let both = [MergeOperator::append(), MergeOperator::append().deferred()];
+    for (setup, operator) in
+        setups(engine).into_iter().flat_map(|setup| both.clone().map(|by| (setup.clone(), by)))
+    {
         let machine = Machine::new(&setup);
         let db = machine.open().unwrap();
-        let space = merging(&db, "space", MergeOperator::append());
+        let space = merging(&db, "space", operator);
         // Some engines keep large values apart.
         let (mut wanted, large) = (String::new(), "d".repeat(300));
         for round in 0..60 {
@@ -211,7 +214,7 @@ pub fn no_merge_is_lost(engine: &Engine) {
     let merges = std::env::var("TERRACE_INCREMENTS").ok().map_or(MERGES, |text| text.parse().unwrap());
     let machine = Machine::new(&Setup::tiny("merging threads", engine).threaded(2));
     let db = machine.open().unwrap();
-    let counts = merging(&db, "counts", MergeOperator::add());
+    let counts = merging(&db, "counts", MergeOperator::add().deferred());
     let strict = merging(&db, "strict", choosy());
     let (one, each) = (1i64.to_le_bytes(), merges / 4);
     let appended = AtomicU64::new(0);

@@ -8,6 +8,7 @@ mod batches;
 mod commit;
 mod conditional;
 mod cursors;
+mod deferred;
 mod errors;
 mod expiry;
 mod expiry_model;
@@ -71,6 +72,9 @@ macro_rules! conformance {
                     a_source_may_do_anything, snapshots_stand_beside_streams,
                     what_is_left_hidden_is_in_nobodys_way, a_refused_stream_gives_its_room_back,
                     what_is_not_a_stream_is_refused, high_keys_are_ingested, entries_that_are_ingested_expire},
+                deferred::{deferred_merges_match_a_map, operands_wait_for_a_compaction, what_cannot_be_folded_is_told,
+                    a_stack_on_a_tombstone_is_no_garbage,
+                    folding_is_nobodys_business},
                 merging::{merges_stand_on_what_is_there, a_batch_merges_in_its_order, a_failed_merge_changes_nothing,
                     no_merge_is_lost, a_batch_of_merges_has_its_turn, an_operator_keeps_out_of_the_database,
                     merges_take_what_is_due_for_absent},

@@ -1,6 +1,6 @@
 //! Keyspaces whose keys are written into tables in ways of their own.
 
-use terrace::{Compression, Db, ErrorKind, Keyspace, KeyspaceOptions, TableSettings, Touch};
+use terrace::{Compression, Db, EngineKind, ErrorKind, Keyspace, KeyspaceOptions, TableSettings, Touch};
 
 use super::transactions::open;
 use crate::harness::{Engine, all_keyspaces, assert_clean};
@@ -83,6 +83,12 @@ pub fn keyspaces_have_tables_of_their_own_kind(engine: &Engine) {
     // Back to those of the database.
     let a = db.keyspace_with("a", with(TableSettings::default())).unwrap();
     assert_eq!(a.tables(), TableSettings::default());
+    let (large, there) = block_bytes(&a, 0..400);
+    a.compact_range(..).unwrap();
+    let (own, _) = block_bytes(&a, 0..400);
+    if matches!(engine.kind, EngineKind::Lsm | EngineKind::Tlsm | EngineKind::Lab) {
+        assert!(there == 0 || own * 4 < large, "{large} bytes became {own}: it is written anew");
+    }
     assert_clean(&db);
 }
 

@@ -63,7 +63,8 @@ fn drawn(seed: u64) -> Vec<Op> {
 
 fn made(session: &Session<'_>, recorder: &mut Recorder<KvModel>, name: usize) -> Result<Keyspace, String> {
     let expiry = (name == 1).then_some(Expiry::ByEntry);
-    let merge = Some(MergeOperator::append());
+    // Where entries expire it is not.
+    let merge = Some(MergeOperator::append().deferred());
     session.make_with(recorder, NAMES[name], KeyspaceOptions { expiry, merge, ..KeyspaceOptions::default() })
 }
 
