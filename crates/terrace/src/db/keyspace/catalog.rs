@@ -20,25 +20,21 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_table::Kind;
 
+use super::ranges_file;
 use super::records::{
     self, CATALOGUE, LATEST, NEXT, Named, VERSION, VERSION_WITH_OPERANDS, VERSION_WITH_RANGES,
     VERSION_WITH_TABLES, named,
 };
-use super::{Expiry, KeyspaceOptions, ranges_file};
 use crate::batch::{Op, WriteBatch};
 use crate::core::Core;
 use crate::core::engine::Engine;
 use crate::db::{Db, range_delete};
-use crate::keyspaces::callbacks;
-use crate::keyspaces::{DATED, ESCAPE, MergeOperator, NEVER, OpenKeyspace, Prefix, Space, Writing, is_high};
+use crate::keyspaces::{ESCAPE, MergeOperator, OpenKeyspace, Prefix, Space, Writing, is_high};
 use crate::options::WriteOptions;
 use crate::stats::KeyspaceStats;
 
 /// The place of the marker: of no key in keyspace 0.
 const MARKER_PLACE: [u8; 2] = [ESCAPE, 0];
-
-/// Longest name in bytes.
-const MOST_NAME_BYTES: usize = 255;
 
 /// Most bytes of keys and values that the first keyspace moves.
 const MOST_MOVED_BYTES: usize = 64 << 20;
@@ -251,6 +247,16 @@ impl Catalog {
         self.open.lock().get(name).and_then(Weak::upgrade)
     }
 
+    /// Keyspace `keyspace` is open. `changing` is locked.
+    pub(super) fn note_opened(&self, keyspace: &Arc<OpenKeyspace>) {
+        let mut open = self.open.lock();
+        if open.len() == open.capacity() {
+            // Before it grows: each one is looked at once for as many that come.
+            open.retain(|_, keyspace| keyspace.strong_count() > 0);
+        }
+        open.insert(keyspace.name.clone(), Arc::downgrade(keyspace));
+    }
+
     /// Keyspace `name` is not open any more. `changing` is locked.
     pub(super) fn close(&self, name: &str) {
         self.open.lock().remove(name);
@@ -309,71 +315,6 @@ pub(in crate::db) fn is_of(record: Option<&[u8]>, number: u32) -> bool {
 }
 
 impl Db {
-    /// Opens keyspace `name`, or makes it.
-    pub(super) fn open_keyspace(&self, name: &str, options: &KeyspaceOptions) -> Result<Arc<OpenKeyspace>> {
-        callbacks::check_none_runs()?;
-        check_name(name)?;
-        options.merge.as_ref().map_or(Ok(()), MergeOperator::check_name)?;
-        let store = &*self.inner;
-        if let Some(tables) = &options.tables {
-            store.core.options.engine.check_tables(tables)?;
-        }
-        if options.compaction_filter.is_some() {
-            store.core.options.engine.check_compacts()?;
-        }
-        store.catalog.check_readable()?;
-        let _changing = store.catalog.hold();
-        if let Some(keyspace) = store.catalog.opened(name) {
-            self.change_options(&keyspace, options)?;
-            return Ok(keyspace);
-        }
-        let record = match store.named_as(name)? {
-            Some(record) => record,
-            None if !options.create_if_missing => return Err(Error::NoKeyspace { name: name.to_owned() }),
-            None if store.read_only => return Err(Error::ReadOnly),
-            None => self.make_keyspace(name, options)?,
-        };
-        let Named { number, time_to_live, operator, is_deferred, tables } = record;
-        let keyspace = Arc::new(OpenKeyspace::new(name, number, store.catalog.owner, time_to_live));
-        operator.iter().for_each(|operator| keyspace.set_operator_name(operator));
-        keyspace.set_tables(tables);
-        keyspace.set_deferred(is_deferred);
-        if let Some(given) = store.catalog.operators.lock().get(&number) {
-            keyspace.set_operator(given.clone());
-        }
-        self.change_options(&keyspace, options)?;
-        let mut open = store.catalog.open.lock();
-        if open.len() == open.capacity() {
-            // Before it grows: each one is looked at once for as many that come.
-            open.retain(|_, keyspace| keyspace.strong_count() > 0);
-        }
-        open.insert(name.to_owned(), Arc::downgrade(&keyspace));
-        Ok(keyspace)
-    }
-
-    /// Makes keyspace `name`. `changing` is locked.
-    fn make_keyspace(&self, name: &str, options: &KeyspaceOptions) -> Result<Named> {
-        self.make_room_for_keyspaces()?;
-        let dated = if options.expiry.is_some() { DATED } else { 0 };
-        let mut number = self.inner.next_number()?;
-        // Damage may have taken a later next number.
-        while number < DATED && self.inner.engine.ordered().is_ok() && self.inner.has_any_keys(number)? {
-            number += 1;
-        }
-        if number >= DATED {
-            return Err(Error::invalid("all numbers of keyspaces were given"));
-        }
-        let record = Named {
-            number: number | dated,
-            time_to_live: options.expiry.map_or(NEVER, Expiry::time_to_live),
-            operator: options.merge.as_ref().map(|operator| operator.whole_name().clone()),
-            is_deferred: options.merge.as_ref().is_some_and(|operator| self.defers(operator, dated != 0)),
-            tables: options.tables.unwrap_or_default(),
-        };
-        self.name_keyspaces(&[(name.to_owned(), record.clone())], Some(number + 1))?;
-        Ok(record)
-    }
-
     /// Writes what is known of keyspaces by their names, and the number of the next one if that changes. `changing` is
     /// locked.
     pub(super) fn name_keyspaces(&self, named_now: &[(String, Named)], next: Option<u32>) -> Result<()> {
@@ -462,14 +403,4 @@ impl Db {
         batch.push(Op { kind: Kind::Put, key: &CATALOGUE.place(NEXT)?, value: &records::of_numbers(&[1]) });
         Ok(batch)
     }
-}
-
-fn check_name(name: &str) -> Result<()> {
-    if name.is_empty() || name.len() > MOST_NAME_BYTES {
-        return Err(Error::invalid(format!(
-            "the name of a keyspace has 1 to {MOST_NAME_BYTES} bytes, this one {}",
-            name.len()
-        )));
-    }
-    Ok(())
 }

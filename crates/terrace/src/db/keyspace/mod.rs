@@ -8,6 +8,7 @@
 //! | `due.rs` | looking for entries that are due |
 //! | `expiry.rs` | entries that expire |
 //! | `merging.rs` | merging operands into values |
+//! | `opening.rs` | opening keyspaces, and making them |
 //! | `options.rs` | what a keyspace is opened with |
 //! | `placing.rs` | the places of the keys of writes |
 //! | `ranges_file.rs` | the file of a database that may have range tombstones |
@@ -23,6 +24,7 @@ mod dropping;
 mod due;
 mod expiry;
 mod merging;
+mod opening;
 mod options;
 mod placing;
 mod ranges_file;
