@@ -152,8 +152,8 @@ pub(crate) type Fill<'a> = dyn FnMut(&mut Take<'_>) -> Result<()> + 'a;
 
 /// Tables that an engine has written and nobody sees. They are removed with this unless they are shown.
 pub(crate) trait HiddenTables: Send {
-    /// Waits as a write would, if background work is behind.
-    fn wait_for_room(&self) -> Result<()>;
+    /// Waits as a write would, if background work is behind, and does what can be done before the caller leads.
+    fn prepare(&mut self) -> Result<()>;
 
     /// Makes all of them durable, findable and visible, or none. The caller leads, and their number is the highest that
     /// was given out.

@@ -17,7 +17,7 @@ use terrace_base::{Error, Result};
 use terrace_disk::{Access, Descriptors, Fs, LazyFile, Mapping, ReadFile, WriteFile};
 use terrace_table::TableMeta;
 
-use crate::manifest::{FileName, IngestNote, Manifest};
+use crate::manifest::{FileName, IngestNote, Listing, Manifest};
 
 /// The files of a store.
 pub(crate) struct Files {
@@ -159,8 +159,14 @@ impl Files {
 
     /// Removes notes of ingests once everything else that waits to be removed is gone, which may be tables that they tell
     /// of.
-    pub fn remove_notes_last(&self, notes: impl IntoIterator<Item = PathBuf>) {
+    fn remove_notes_last(&self, notes: impl IntoIterator<Item = PathBuf>) {
         self.waiting.lock().notes.extend(notes);
+    }
+
+    /// For an opening: removes what ingests have left, whatever the manifest decides, and their notes last.
+    pub fn forget_ingests(&self, listing: &Listing) {
+        self.remove(listing.hidden_tables.iter().map(|number| self.hidden_table(*number)));
+        self.remove_notes_last(listing.ingests.iter().cloned());
     }
 
     /// Hides table `number` no more. Its name is not durable yet.

@@ -340,8 +340,8 @@ impl Store {
     ) -> Result<()> {
         let (waiting, mut times) = (Cell::new(Some(tables)), 0);
         loop {
-            if let Some(tables) = waiting.take() {
-                tables.wait_for_room()?;
+            if let Some(mut tables) = waiting.take() {
+                tables.prepare()?;
                 waiting.set(Some(tables));
             }
             {

@@ -67,6 +67,7 @@ use crate::background::{Background, Flushes};
 use crate::compaction::leveled::{LevelPolicy, Limits};
 use crate::core::Core;
 use crate::levels::Levels;
+use crate::levels::hidden::Undecided;
 use crate::levels::lists::ListStore;
 use crate::levels::run::Runs;
 use crate::manifest::Manifest;
@@ -108,8 +109,7 @@ pub(crate) struct LeveledTree<B: WriteBuffer> {
     debt_bytes: AtomicU64,
     /// Runs hold versions or tombstones that only snapshots keep.
     holds_garbage: AtomicBool,
-    /// The manifest has not decided about an ingest that has failed.
-    is_ingest_undecided: AtomicBool,
+    undecided: Undecided,
     jobs: Arc<Background>,
     /// A line about the work of opening.
     opened: OnceLock<String>,
@@ -190,7 +190,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
             l0_runs: Default::default(),
             debt_bytes: Default::default(),
             holds_garbage: Default::default(),
-            is_ingest_undecided: Default::default(),
+            undecided: Default::default(),
             jobs,
             opened: Default::default(),
         };

@@ -5,6 +5,7 @@
 //! | `mod.rs` | the existing runs: lookups, and figures for [`compaction::leveled`](crate::compaction::leveled) |
 //! | `cursor.rs`, `list_cursor.rs` | moving over a level, and over one list |
 //! | `many.rs` | lookups of many keys together |
+//! | `hidden.rs` | tables of a sorted stream that appear in one step |
 //! | `merge.rs` | which versions a merge keeps |
 //! | `run.rs`, `lists.rs` | the elements of a level: SSTables, and lists in persistent memory |
 //! | `row.rs` | the runs of one level in order |
@@ -19,6 +20,7 @@
 
 pub(crate) mod change;
 pub(crate) mod cursor;
+pub(crate) mod hidden;
 mod list_cursor;
 pub(crate) mod list_writer;
 pub(crate) mod lists;

@@ -38,6 +38,12 @@ pub(crate) struct Written {
     pub hints: Vec<BlockHint>,
 }
 
+impl AsRef<TableMeta> for Written {
+    fn as_ref(&self) -> &TableMeta {
+        &self.meta
+    }
+}
+
 /// The block of a table with the newest version of a key there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BlockHint {
@@ -251,9 +257,9 @@ impl<'a> Outputs<'a> {
         }
     }
 
-    /// Whether the next key goes into a run that is not begun.
-    pub fn begins_next(&self) -> bool {
-        !self.is_open() || self.is_full()
+    /// Whether `key`, which is the next one, goes into a run that is not begun.
+    pub fn begins_with(&self, key: &[u8]) -> bool {
+        !self.is_open() || self.is_full() || self.cuts.last().is_some_and(|cut| **cut <= *key)
     }
 
     fn is_full(&self) -> bool {

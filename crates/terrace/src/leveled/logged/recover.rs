@@ -76,11 +76,7 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
         if self.core.options.read_only {
             return Ok(replayed);
         }
-        // They count for nothing, whatever the manifest decides.
-        self.core
-            .files
-            .remove(listing.hidden_tables.iter().map(|number| self.core.files.hidden_table(*number)));
-        self.core.files.remove_notes_last(listing.ingests);
+        self.core.files.forget_ingests(&listing);
         if self.manifest.try_decide()? {
             self.remove_leftovers(listing.dead_tables)?;
             log.drop_old(&self.manifest)?;
