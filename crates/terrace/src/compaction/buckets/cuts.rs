@@ -5,10 +5,14 @@ use std::ops::RangeInclusive;
 use super::ranges::are_alone;
 use super::{BucketOptions, BucketTable, KeyRange};
 
-/// The number of pieces for a bucket with this many live bytes: one, unless they are more than half of its
-/// capacity.
+/// The number of pieces for a bucket with this many live bytes: one, unless they are more than half of its capacity; and so
+/// many that none gets more than about that, if an ingest has brought it much more than it may hold.
 pub(crate) fn pieces(live_bytes: u64, options: &BucketOptions) -> usize {
-    if live_bytes > options.capacity / 2 { options.split_into.max(2) } else { 1 }
+    if live_bytes <= options.capacity / 2 {
+        return 1;
+    }
+    let halves = live_bytes.saturating_mul(2) / options.capacity.max(1);
+    options.split_into.max(2).max(usize::try_from(halves).unwrap_or(usize::MAX))
 }
 
 /// Keys at which a bucket is cut into up to `pieces`, ascending: each piece but the first begins at one of them.

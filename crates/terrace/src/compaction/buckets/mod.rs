@@ -49,6 +49,7 @@
 //! Nor is a bucket that cannot be split, because all of it is one key's versions, merged again and again:
 //! from then on it is full when it has grown by half.
 
+mod arrivals;
 mod choice;
 mod cuts;
 mod figures;
@@ -62,6 +63,7 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use arrivals::{divide, lowest_level, spans};
 pub(crate) use choice::{Pick, choose};
 pub(crate) use cuts::{fit, kept, pieces, splitters};
 pub(crate) use figures::{BucketFigures, BucketTable};

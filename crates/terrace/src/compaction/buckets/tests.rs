@@ -373,7 +373,9 @@ fn tables_that_overlap_no_other_are_kept() {
 
 #[test]
 fn a_bucket_is_cut_if_half_of_its_capacity_lives() {
-    assert_eq!([pieces(0, &options()), pieces(256, &options()), pieces(257, &options())], [1, 1, 8]);
+    let pieces = |live| pieces(live, &options());
+    assert_eq!([pieces(0), pieces(256), pieces(257), pieces(2047)], [1, 1, 8, 8]);
+    assert_eq!([pieces(2304), pieces(51_200)], [9, 200], "what an ingest has brought");
 }
 
 fn some_ranges() -> impl Strategy<Value = Vec<((u8, u8), u64)>> {

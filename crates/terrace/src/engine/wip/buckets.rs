@@ -89,6 +89,16 @@ impl Buckets {
         self.all[self.place(lower)..].iter().take_while(begins_before)
     }
 
+    /// The keys where tables of that range end, ascending: where one of its buckets begins, or may come to begin.
+    pub fn cuts(&self, lower: &[u8], upper: Option<&[u8]>) -> Vec<Vec<u8>> {
+        let mut cuts = Vec::new();
+        for bucket in self.within(lower, upper) {
+            cuts.push(bucket.lower.clone());
+            cuts.extend(bucket.cuts.lock().iter().cloned());
+        }
+        cuts
+    }
+
     /// The same with `new` instead of `count` buckets from `at` on.
     pub fn replaced(&self, at: usize, count: usize, new: Vec<Arc<Bucket>>) -> Buckets {
         let mut all = self.all.clone();

@@ -26,6 +26,15 @@ enum Job {
     Join(Arc<Bucket>, Arc<Bucket>),
 }
 
+/// What has become of a requested merge of a whole bucket.
+enum Tried {
+    Done,
+    /// An ingest has divided it before.
+    Replaced,
+    /// There is no room for it.
+    Refused(Error),
+}
+
 /// Tables that are busy until this is dropped.
 pub(super) struct Claim<'a> {
     wip: &'a Wip,
@@ -180,7 +189,7 @@ impl Wip {
             let before = refused.len();
             let mut why = None;
             for lower in std::mem::take(&mut refused) {
-                if let Some(e) = self.merge_unless_full(&self.buckets().find(&lower).clone())? {
+                if let Tried::Refused(e) = self.merge_unless_full(&self.buckets().find(&lower).clone())? {
                     refused.push(lower);
                     why = Some(e);
                 }
@@ -210,8 +219,13 @@ impl Wip {
                 break;
             }
             let bucket = self.buckets().find(&key).clone();
-            if self.merge_unless_full(&bucket)?.is_some() {
-                refused.push(bucket.lower.clone());
+            match self.merge_unless_full(&bucket)? {
+                Tried::Replaced => {
+                    next = Some(key);
+                    continue;
+                }
+                Tried::Refused(_) => refused.push(bucket.lower.clone()),
+                Tried::Done => {}
             }
             is_first = false;
             next = bucket.upper.clone();
@@ -219,13 +233,14 @@ impl Wip {
         Ok(refused)
     }
 
-    /// Merges `bucket` as a whole; returns the error if there is no room for that.
-    fn merge_unless_full(&self, bucket: &Arc<Bucket>) -> Result<Option<Error>> {
+    /// Merges `bucket` as a whole, if there is room for that.
+    fn merge_unless_full(&self, bucket: &Arc<Bucket>) -> Result<Tried> {
         let ended = self.merge_whole(bucket, Patience::ToTheEnd);
         self.sweep();
         match ended.inspect_err(|_| self.core.counters.background_errors.add(1)) {
-            Err(e) if e.is_out_of_space() => Ok(Some(e)),
-            ended => ended.map(|_| None),
+            Err(e) if e.is_out_of_space() => Ok(Tried::Refused(e)),
+            Ok(Ended::NotBegun) if !self.is_current(bucket) => Ok(Tried::Replaced),
+            ended => ended.map(|_| Tried::Done),
         }
     }
 }

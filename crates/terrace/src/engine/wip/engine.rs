@@ -9,7 +9,7 @@ use terrace_pmem::Pool;
 
 use super::iter::BucketIter;
 use super::{Wip, check};
-use crate::core::engine::{Direction, Engine, EngineIter};
+use crate::core::engine::{Direction, Engine, EngineIter, Fill, HiddenTables};
 use crate::core::lent::{Lent, to_keep};
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
@@ -19,6 +19,10 @@ use crate::stats::Stats;
 impl Engine for Wip {
     fn apply(&self, group: Group<'_>) -> Result<()> {
         self.apply_group(group)
+    }
+
+    fn write_hidden(&self, number: u64, fill: &mut Fill<'_>) -> Option<Result<Box<dyn HiddenTables>>> {
+        Some(self.write_tables(number, fill))
     }
 
     fn rotate(&self) -> Result<()> {

@@ -91,7 +91,7 @@ impl Wip {
         let buckets = self.buckets();
         let mut outputs = Outputs::new(&self.core, &self.manifest, self.writer_options(), Below::default());
         for memtable in batch {
-            outputs.begin_part(cuts(&buckets, memtable))?;
+            outputs.begin_part(buckets.cuts(&memtable.lower, memtable.upper.as_deref()))?;
             let lacks_older = |key: &[u8], seq| lacks_older(&buckets, memtable, key, seq);
             let mut survivors = Survivors::new(&held, lacks_older);
             memtable.visit(|key, seq, kind, value| match survivors.keeps(key, seq, kind) {
@@ -132,16 +132,6 @@ impl Wip {
         let average = if before == 0 { bytes } else { (before * (NEWEST_SHARE - 1) + bytes) / NEWEST_SHARE };
         self.flush_bytes.store(average.max(1), Ordering::Relaxed);
     }
-}
-
-/// The keys where tables of `memtable` end: where a bucket begins, or may come to begin.
-fn cuts(buckets: &Buckets, memtable: &BucketMemtable) -> Vec<Vec<u8>> {
-    let mut cuts = Vec::new();
-    for bucket in buckets.within(&memtable.lower, memtable.upper.as_deref()) {
-        cuts.push(bucket.lower.clone());
-        cuts.extend(bucket.cuts.lock().iter().cloned());
-    }
-    cuts
 }
 
 /// Whether no version of `key` older than `seq` lies outside `memtable`.

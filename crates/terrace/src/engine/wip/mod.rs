@@ -18,6 +18,7 @@
 //! | `flush.rs` | memtables, oldest first, out of memory |
 //! | `compact.rs`, `merge.rs` | compaction jobs and the merges that they do |
 //! | `whole.rs`, `reshape.rs` | merging a whole bucket; splitting and joining |
+//! | `ingest.rs`, `divide.rs` | tables of sorted streams; dividing buckets that get many of them |
 //! | `change.rs` | a change of tables: into the manifest, and before readers |
 //! | `open.rs`, `recover.rs`, `repair.rs`, `check.rs` | opening; bringing back; proving everything |
 //!
@@ -44,8 +45,10 @@ mod buckets;
 mod change;
 mod check;
 mod compact;
+mod divide;
 mod engine;
 mod flush;
+mod ingest;
 mod iter;
 mod logging;
 mod memtable;
@@ -76,6 +79,7 @@ use crate::background::{Background, Flushes};
 use crate::commit_log::CommitLog;
 use crate::compaction::buckets::BucketOptions;
 use crate::core::Core;
+use crate::levels::hidden::Undecided;
 use crate::levels::run::Runs;
 use crate::manifest::Manifest;
 use crate::memtable::hash::Overflow;
@@ -134,6 +138,7 @@ pub(crate) struct Wip {
     /// Average bytes written by recent flushes of one memtable.
     flush_bytes: AtomicU64,
     reshaped: Reshaped,
+    undecided: Undecided,
     jobs: Arc<Background>,
     /// A line about the work of opening.
     opened: OnceLock<String>,
@@ -212,6 +217,7 @@ impl Wip {
             replaying: AtomicBool::default(),
             flush_bytes: AtomicU64::default(),
             reshaped: Reshaped::default(),
+            undecided: Undecided::default(),
             jobs,
             opened: OnceLock::default(),
         };

@@ -70,10 +70,12 @@ impl Wip {
             self.memtables().iter().for_each(|memtable| memtable.freeze());
             return Ok(replayed);
         }
+        self.core.files.forget_ingests(&listing);
         if self.manifest.try_decide()? {
             self.core.files.remove_tables(listing.dead_tables);
             self.core.files.remove(self.manifest.listing()?.leftovers);
             self.log.drop_old(&self.manifest)?;
+            self.sweep();
         } else {
             self.core.files.remove_when_decided(listing.dead_tables);
         }

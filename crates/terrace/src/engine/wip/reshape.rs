@@ -99,7 +99,7 @@ impl Wip {
 
     /// Replaces `old`, which are neighbours, by buckets that begin where the first of them does and at
     /// `boundaries`, and shows these.
-    fn replace(&self, old: &[&Arc<Bucket>], boundaries: &[Vec<u8>]) {
+    pub(super) fn replace(&self, old: &[&Arc<Bucket>], boundaries: &[Vec<u8>]) {
         let _writing = self.writing.lock();
         let buckets = self.buckets();
         let (memtables, tables) = self.contents(old);

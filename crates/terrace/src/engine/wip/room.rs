@@ -46,6 +46,12 @@ struct Behind {
     fullest: Option<Arc<Bucket>>,
 }
 
+impl Behind {
+    fn of(Touched { deepest, fullest, .. }: Touched) -> Behind {
+        Behind { deepest: upgrade(deepest), fullest: upgrade(fullest) }
+    }
+}
+
 fn upgrade<T>(most: Option<Most<T>>) -> Option<Arc<Bucket>> {
     most.and_then(|(bucket, _)| bucket.upgrade())
 }
@@ -61,9 +67,9 @@ impl Wip {
 
     /// Flushes memtables that are full or in the way, waits if there is no room, and throttles before that.
     pub(super) fn make_room(&self, group: &Group<'_>) -> Result<()> {
-        let Touched { full, deepest, fullest } = std::mem::take(&mut *self.touched.lock());
-        self.freeze(&full.iter().filter_map(Weak::upgrade).collect::<Vec<_>>());
-        let behind = Behind { deepest: upgrade(deepest), fullest: upgrade(fullest) };
+        let touched = std::mem::take(&mut *self.touched.lock());
+        self.freeze(&touched.full.iter().filter_map(Weak::upgrade).collect::<Vec<_>>());
+        let behind = Behind::of(touched);
         self.make_room_in_log()?;
         let need = group.bytes() + group.ops() * ENTRY_BYTES;
         let budget = self.memtables_budget();
@@ -74,14 +80,25 @@ impl Wip {
                 continue;
             }
             if held + need <= budget || !self.has_frozen() {
-                return self.slow_down(&behind, held as f64 / budget as f64, group);
+                return self.slow_down(&behind, held as f64 / budget as f64, group.bytes());
             }
             self.wait_for_flush()?;
         }
     }
 
+    /// Throttles whoever brings `bytes` to the buckets of `keys` past their memtables.
+    pub(super) fn slow_down_beside<'k>(
+        &self,
+        keys: impl Iterator<Item = &'k [u8]>,
+        bytes: u64,
+    ) -> Result<()> {
+        let (mut touched, buckets) = (Touched::default(), self.buckets());
+        keys.for_each(|key| touched.note_load(buckets.find(key)));
+        self.slow_down(&Behind::of(touched), 0.0, bytes)
+    }
+
     /// Spreads the wait for background work over the preceding writes, so that no single one stops for long.
-    fn slow_down(&self, behind: &Behind, fill: f64, group: &Group<'_>) -> Result<()> {
+    fn slow_down(&self, behind: &Behind, fill: f64, bytes: u64) -> Result<()> {
         let sublevels = self.core.options.wip.sublevels;
         let limits = Limits {
             l0_tables: (SLOW_TIMES * sublevels, STOP_TIMES * sublevels),
@@ -94,7 +111,7 @@ impl Wip {
             debt: debt_of(&behind.fullest).1,
             memtables_full: self.has_frozen(),
             memtable_fill: fill,
-            group_bytes: group.bytes(),
+            group_bytes: bytes,
         };
         self.jobs.slow_down(|| delay(&load(), &limits), || self.compact_for_writers())
     }

@@ -52,7 +52,9 @@ impl Drop for Whole<'_> {
 impl Wip {
     /// Merges all tables of `bucket` into one sorted list on its last level, and splits it if it is too large for one.
     pub(super) fn merge_whole(&self, bucket: &Arc<Bucket>, patience: Patience) -> Result<Ended> {
-        let most = self.core.options.wip.split_into;
+        let oldest = self.seen().first().copied();
+        let live = bucket.figures.lock().live_bytes(oldest);
+        let most = pieces(live, &self.bucket_options()).max(self.core.options.wip.split_into);
         let splitters = splitters(&sample(bucket)?, most, &bucket.lower);
         let Some((whole, kept)) = self.claim_whole(bucket, splitters, patience) else {
             return Ok(Ended::NotBegun);
@@ -113,7 +115,7 @@ impl Wip {
 
     /// Sizes of tables that a merge of the whole bucket may keep as they are.
     pub(super) fn bytes_kept(&self) -> RangeInclusive<u64> {
-        let piece = self.core.options.wip.bucket_bytes / self.core.options.wip.split_into as u64;
+        let piece = self.piece_bytes();
         piece / 4..=piece * 2
     }
 

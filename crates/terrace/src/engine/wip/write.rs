@@ -37,6 +37,7 @@ pub(super) type Most<T> = (Weak<Bucket>, T);
 impl Wip {
     pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
         self.core.health.check()?;
+        self.decide_ingest()?;
         self.manifest.announce_pool()?;
         self.log.mend(self)?;
         self.make_room(&group)?;
@@ -84,7 +85,7 @@ impl Touched {
         }
     }
 
-    fn note_load(&mut self, bucket: &Arc<Bucket>) {
+    pub fn note_load(&mut self, bucket: &Arc<Bucket>) {
         raise(&mut self.deepest, bucket, bucket.depth.load(Ordering::Relaxed));
         raise(&mut self.fullest, bucket, bucket.excess.load(Ordering::Relaxed));
     }
