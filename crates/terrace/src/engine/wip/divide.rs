@@ -50,6 +50,13 @@ impl Division<'_> {
         self.put_cut_tables(change);
     }
 
+    /// The tables that span one of its cuts.
+    fn in_the_way(&self) -> Vec<Placed> {
+        let readable = self.bucket.readable.load();
+        let spanning = readable.tables.iter().filter(|table| spans(range(table.run.meta()), &self.cuts));
+        spanning.cloned().collect()
+    }
+
     fn put_cut_tables(&mut self, change: &mut BucketsEdit) {
         change.runs.remove(self.old.iter().map(|table| table.run.number()));
         self.anew.drain(..).for_each(|(level, written)| change.runs.add(level, written));
@@ -67,10 +74,10 @@ impl Wip {
     pub(super) fn divisions(&self, tables: &[Written]) -> Result<Vec<Division<'_>>> {
         let mut divisions = Vec::new();
         for (bucket, cuts) in self.places_to_divide(tables) {
-            let Some(mut division) = self.claim_idle(&bucket, cuts) else { continue };
+            let Some(mut division) = self.claim(&bucket, cuts) else { continue };
             // Writers wait for this.
-            if bytes(&division.old) <= self.piece_bytes() {
-                self.cut_old(&mut division)?;
+            let is_idle = !self.planning.lock().has_busy(&bucket, &[]);
+            if is_idle && bytes(&division.in_the_way()) <= self.piece_bytes() && self.cut(&mut division)? {
                 divisions.push(division);
             }
         }
@@ -80,18 +87,15 @@ impl Wip {
     /// Cuts tables that are in the way of dividing buckets when `tables` come.
     pub(super) fn make_way(&self, tables: &[Written]) -> Result<()> {
         for (bucket, cuts) in self.places_to_divide(tables) {
-            if bytes(&in_the_way(&bucket, &cuts)) <= self.piece_bytes() {
-                continue;
-            }
             // Whoever holds all slots meets no bucket that is claimed.
             let _slot = self.jobs.slot();
-            self.jobs.wait_until(|| {
-                let plan = self.planning.lock();
-                !self.is_current(&bucket)
-                    || !plan.whole.contains(&bucket.lower) && !plan.has_busy(&bucket, &[])
-            });
-            let Some(mut division) = self.claim_idle(&bucket, cuts) else { continue };
-            self.cut_old(&mut division)?;
+            let is_there = || self.is_current(&bucket);
+            self.jobs.wait_until(|| !is_there() || !self.planning.lock().whole.contains(&bucket.lower));
+            let Some(mut division) = self.claim(&bucket, cuts) else { continue };
+            self.jobs.wait_until(|| !self.planning.lock().has_busy(&bucket, &[]));
+            if division.in_the_way().is_empty() || !self.cut(&mut division)? {
+                continue;
+            }
             let mut change = BucketsEdit::default();
             division.put_cut_tables(&mut change);
             self.install(change, &[])?;
@@ -111,37 +115,47 @@ impl Wip {
         groups.filter(|(_, cuts)| !cuts.is_empty()).collect()
     }
 
-    /// Keeps jobs from beginning in `bucket`, if none runs.
-    fn claim_idle(&self, bucket: &Arc<Bucket>, cuts: Vec<Vec<u8>>) -> Option<Division<'_>> {
+    /// Keeps jobs from beginning in `bucket`, unless all of it is being merged or it was replaced.
+    fn claim(&self, bucket: &Arc<Bucket>, cuts: Vec<Vec<u8>>) -> Option<Division<'_>> {
         let mut plan = self.planning.lock();
-        if !self.is_current(bucket) || plan.whole.contains(&bucket.lower) || plan.has_busy(bucket, &[]) {
+        if !self.is_current(bucket) || plan.whole.contains(&bucket.lower) {
             return None;
         }
         plan.whole.insert(bucket.lower.clone());
         plan.ending.insert(bucket.lower.clone());
-        let old = in_the_way(bucket, &cuts);
-        Some(Division { wip: self, bucket: bucket.clone(), cuts, old, anew: Vec::new() })
+        Some(Division { wip: self, bucket: bucket.clone(), cuts, old: Vec::new(), anew: Vec::new() })
     }
 
-    /// Writes the tables in the way again, cut where the bucket is divided.
-    fn cut_old(&self, division: &mut Division<'_>) -> Result<()> {
+    /// Writes the tables in the way again, cut where the bucket is divided; false if there is no room for that.
+    fn cut(&self, division: &mut Division<'_>) -> Result<bool> {
         let state = self.manifest.state();
-        for table in &division.old {
-            let options = self.writer_options();
-            let mut outputs = Outputs::new(&self.core, &self.manifest, options, Below::default());
-            outputs.begin_part(division.cuts.clone())?;
-            let mut cursor = table.run.cursor(false, READAHEAD_BYTES);
-            cursor.seek_first()?;
-            while cursor.valid() {
-                outputs.add(cursor.key(), cursor.seq(), cursor.kind(), &cursor.value()?)?;
-                cursor.next()?;
-            }
+        for table in division.in_the_way() {
+            let written = match self.cut_table(&table, &division.cuts) {
+                Err(e) if e.is_out_of_space() => return Ok(false),
+                written => written?.into_iter(),
+            };
             let keeps_old = state.candidates.contains(&table.run.number());
-            let written = outputs.finish()?.into_iter();
             let written = written.map(|w| Written { keeps_old: w.keeps_old || keeps_old, ..w });
             division.anew.push((table.level, written.collect()));
+            division.old.push(table);
         }
-        Ok(())
+        Ok(true)
+    }
+
+    fn cut_table(&self, table: &Placed, cuts: &[Vec<u8>]) -> Result<Vec<Written>> {
+        let options = self.writer_options();
+        let mut outputs = Outputs::new(&self.core, &self.manifest, options, Below::default());
+        outputs.begin_part(cuts.to_vec())?;
+        let mut cursor = table.run.cursor(false, READAHEAD_BYTES);
+        cursor.seek_first()?;
+        while cursor.valid() {
+            outputs.add(cursor.key(), cursor.seq(), cursor.kind(), &cursor.value()?)?;
+            cursor.next()?;
+        }
+        let written = outputs.finish()?;
+        let bytes = written.iter().map(|written| written.written_bytes).sum();
+        self.core.counters.count_compaction(table.level, bytes);
+        Ok(written)
     }
 
     /// Replaces the bucket of `division`. The caller has locked `changing`, and no flush runs.
@@ -163,12 +177,6 @@ impl Wip {
 
 fn range(meta: &TableMeta) -> KeyRange<'_> {
     (&meta.smallest, &meta.largest)
-}
-
-/// The tables of `bucket` that span one of `cuts`.
-fn in_the_way(bucket: &Bucket, cuts: &[Vec<u8>]) -> Vec<Placed> {
-    let readable = bucket.readable.load();
-    readable.tables.iter().filter(|table| spans(range(table.run.meta()), cuts)).cloned().collect()
 }
 
 fn bytes(tables: &[Placed]) -> u64 {

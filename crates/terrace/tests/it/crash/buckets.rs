@@ -1,4 +1,4 @@
-//! The engine `wip`, crashed at every event of a split and of a join of buckets.
+//! The engine `wip`, crashed at every event of a split and of a join of buckets, and of an ingest that divides one.
 
 use terrace::{BucketStats, EngineKind};
 use terrace_pmem::Granularity;
@@ -7,7 +7,7 @@ use terrace_sim::{PmOptions, World, WorldOptions};
 use super::env::runs_on;
 use super::judge::{Shared, options};
 use super::moments::{Every, Moment, at_every_event, judge_all, judge_openings};
-use super::ops::Op;
+use super::ops::{Op, Write, key};
 use super::run::{Errors, Session};
 
 /// Keys that fill more than one bucket.
@@ -76,5 +76,25 @@ fn crashes_in_a_join() {
         ops.extend(rest().chain([Op::Flush]).chain(rest()));
         let (_, [first, then]) = crash_in("join", granularity, &before, &ops);
         assert!(then.joins > first.joins, "nothing was joined: {then:?}");
+    }
+}
+
+/// Must catch an ingest of which a part is there, a bucket that is divided without it, and keys that are lost with the
+/// tables that were in the way, or with the memtables of other buckets.
+#[test]
+fn crashes_in_an_ingest_that_divides_a_bucket() {
+    for granularity in media() {
+        let put = |key| Op::Put { key, len: 40 };
+        let few = || (0..KEYS).step_by(17);
+        let before: Vec<Op> = few().map(put).chain([Op::Flush]).chain(few().map(put)).collect();
+        let mut keys: Vec<u16> = (1..KEYS).collect();
+        keys.sort_by_key(|number| key(*number));
+        let stream = Op::Ingest(keys.into_iter().map(|key| Write::Put { key, len: 300 }).collect());
+        let ops = [Op::Snapshot, put(1), put(2), stream, put(3), Op::ReadSnapshots, Op::Delete { key: 4 }];
+        let (moments, [first, then]) = crash_in("ingest", granularity, &before, &ops);
+        assert!(first.buckets == 1 && then.buckets > 3, "it was not divided: {then:?}");
+        let looks = judge_openings(&options(EngineKind::Wip), &moments, Every(9), "ingest");
+        println!("{looks} openings that were cut short");
+        assert!(looks > 10);
     }
 }

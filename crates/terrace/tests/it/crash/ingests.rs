@@ -77,12 +77,13 @@ fn repaired(engine: EngineKind) -> impl Scenario<Op = Op, Model = KvModel> {
 fn a_repair_leaves_out_what_was_being_ingested() {
     let mix = Mix { reopen: 0, kill: 0, ingest: 16, ..Mix::INGESTS };
     let ops = Drawn { seed: 77, ops: 30, mix }.draw();
-    // A repair could not replace a pool on a medium that has room for one: this engine needs none on a file.
-    let (engine, granularity) = (EngineKind::Lsm, Granularity::Page);
-    if runs_on(engine, granularity) {
-        let explorer = Exploration { engine, granularity, seed: 77, images: 900 }.explorer();
+    // A repair could not replace a pool on a medium that has room for one: these engines need none on a file.
+    let granularity = Granularity::Page;
+    let engines = [(EngineKind::Lsm, 900), (EngineKind::Wip, 600)];
+    for (engine, images) in engines.into_iter().filter(|(engine, _)| runs_on(*engine, granularity)) {
+        let explorer = Exploration { engine, granularity, seed: 77, images }.explorer();
         let explorer = Nested::NONE.within(explorer);
-        println!("{:?}", explorer.must_pass(repaired(engine), ops));
+        println!("{engine:?}: {:?}", explorer.must_pass(repaired(engine), ops.clone()));
     }
 }
 

@@ -1,6 +1,7 @@
 //! Situations that only a test inside the crate can bring about.
 
 mod figures;
+mod ingests;
 mod repairs;
 mod room;
 mod telling;
