@@ -55,8 +55,8 @@ pub struct Import {
     /// Report lines that cannot be read and import the others
     #[arg(long)]
     pub keep_going: bool,
-    /// The records come in key order, and no key twice: ingest them, which is faster. Engines lsm and tlsm import
-    /// all of them or none
+    /// The records come in key order, and no key twice: ingest them, which is faster. Engines lsm, tlsm and
+    /// wip import all of them or none
     #[arg(long)]
     pub sorted: bool,
     /// The keyspace.

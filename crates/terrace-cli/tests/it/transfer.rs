@@ -40,7 +40,7 @@ fn export_gives_back_a_canonical_import() {
 #[test]
 fn sorted_records_are_ingested() {
     let text = canonical(3000);
-    for engine in ["lsm", "slm"] {
+    for engine in ["lsm", "wip", "slm"] {
         let bed = Bed::new();
         let import = |input: &str, args: &[&str]| {
             let args = [&["-", "--sorted", "--engine", engine], args].concat();

@@ -67,15 +67,15 @@ pub struct Ingest<'a> {
 impl Db {
     /// Puts many keys, which come in ascending order and each once, much faster than by puts.
     ///
-    /// `fill` passes the entries to the [`Ingest`] that it gets. The engines `lsm` and `tlsm` write tables of them,
-    /// which do not go through log and memtable, and are not merged again where nothing of their range was stored
+    /// `fill` passes the entries to the [`Ingest`] that it gets. The engines `lsm`, `tlsm` and `wip` write tables of
+    /// them, which do not go through log and memtable, and are not merged again where nothing of their range was stored
     /// before. Others read and write meanwhile and see nothing of them; then all of them are there at once, and survive
     /// a power cut. If `fill` fails, or anything before the tables appear, nothing has happened. If they cannot be
     /// recorded, it is decided before the next write, or by the next opening, whether it has. The other engines write
     /// large batches, each atomic by itself, and what was written before an error stays:
     /// [`EngineKind::ingests_atomically`](crate::EngineKind::ingests_atomically) tells.
     ///
-    /// In those two engines an entry takes the place of what was put before the ingest ends, even if that was after it
+    /// In those engines an entry takes the place of what was put before the ingest ends, even if that was after it
     /// began. `fill` may use the database.
     ///
     /// ```

@@ -2,8 +2,8 @@
 //!
 //! [`levels::hidden`](crate::levels::hidden) has what holds for the tables of every engine. Beside that:
 //!
-//! 1. When they appear nothing is in memtables, and the manifest says so in the same group: what is logged later is newer,
-//!    and no log lacks their number.
+//! 1. When they appear nothing is in memtables, and the manifest says so in the same group: what is logged later is
+//!    newer, and no log lacks their number.
 //! 2. Each lies on the lowest level where nothing older lies beside or above it, and where no compaction writes.
 //! 3. They are visible before a compaction may read them: whoever needs what they replace is registered by then.
 

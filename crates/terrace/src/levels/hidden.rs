@@ -32,8 +32,8 @@ pub(crate) struct HiddenStream {
 }
 
 impl HiddenStream {
-    /// Writes the entries that `fill` passes to `outputs`, which are hidden. `begin` is called before each table with its
-    /// first key.
+    /// Writes the entries that `fill` passes to `outputs`, which are hidden. `begin` is called before each table with
+    /// its first key.
     pub fn write<'a>(
         number: u64,
         mut outputs: Outputs<'a>,

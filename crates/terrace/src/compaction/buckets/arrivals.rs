@@ -5,9 +5,9 @@ use super::{BucketOptions, BucketTable, KeyRange, LEVELS};
 use crate::compaction::overlap::overlaps;
 
 /// The lowest level for a new table with keys of `range`, all of its versions newer than those of `tables`: nothing on
-/// that level and above it has a key of the range, unless it is level 0. `holds_some` says whether a table of level 0 that
-/// spans some of the range has a key in it. Which of two versions is newer does not depend on levels, so it does not
-/// matter what running jobs write.
+/// that level and above it has a key of the range, unless it is level 0. `holds_some` says whether a table of level 0
+/// that spans some of the range has a key in it. Which of two versions is newer does not depend on levels, so it does
+/// not matter what running jobs write.
 pub(crate) fn lowest_level(
     tables: &[BucketTable<'_>],
     range: KeyRange<'_>,

@@ -5,8 +5,8 @@ use std::ops::RangeInclusive;
 use super::ranges::are_alone;
 use super::{BucketOptions, BucketTable, KeyRange};
 
-/// The number of pieces for a bucket with this many live bytes: one, unless they are more than half of its capacity; and so
-/// many that none gets more than about that, if an ingest has brought it much more than it may hold.
+/// The number of pieces for a bucket with this many live bytes: one, unless they are more than half of its capacity; and
+/// so many that none gets more than about that, if an ingest has brought it much more than it may hold.
 pub(crate) fn pieces(live_bytes: u64, options: &BucketOptions) -> usize {
     if live_bytes <= options.capacity / 2 {
         return 1;

@@ -46,6 +46,9 @@
 //! contents. The joined bucket is full when it has grown N-fold. An uneven split may be followed by a join of
 //! its smallest pieces; it is not followed by another split of them.
 //!
+//! A bucket that holds much more than its capacity, because tables were made outside, becomes so many pieces that each
+//! holds about half of it. Where such tables come into a bucket that is idle, it is cut at once ([`divide`]).
+//!
 //! Nor is a bucket that cannot be split, because all of it is one key's versions, merged again and again:
 //! from then on it is full when it has grown by half.
 

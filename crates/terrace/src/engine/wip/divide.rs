@@ -1,8 +1,8 @@
 //! Dividing buckets that get more by an ingest than they may hold: where some of its tables begin.
 //!
 //! A bucket is divided only while it is idle; otherwise it is split later, as any other that is full. Tables that are
-//! there and span such a key are in the way. They are written again, version by version, on their levels: beside writers
-//! before the caller leads; what has come since then, if it is little, when it leads.
+//! there and span such a key are in the way. They are written again, version by version, on their levels: beside
+//! writers before the caller leads; what has come since then, if it is little, when it leads.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -2,11 +2,13 @@
 //!
 //! [`levels::hidden`](crate::levels::hidden) has what holds for the tables of every engine. Beside that:
 //!
-//! 1. A table lies within one bucket, and ends where that may be split. Buckets may change while tables wait: those that
-//!    no longer fit are written anew, beside writers before the caller leads, and the rest when no bucket can change.
+//! 1. A table lies within one bucket, and ends where that may be split. Buckets may change while tables wait: those
+//!    that no longer fit are written anew, beside writers before the caller leads, and the rest when no bucket can
+//!    change.
 //! 2. When tables appear nothing is in memtables, and the manifest says in the same group that everything up to their
 //!    number is in tables: a replay of the log, of whatever bucket, begins after it, and no log lacks it.
-//! 3. All buckets have their tables before the number is visible. Jobs that read them earlier keep what readers see then.
+//! 3. All buckets have their tables before the number is visible. Jobs that read them earlier keep what readers see
+//!    then.
 //! 4. Each lies on the lowest level where nothing lies beside or above it.
 //! 5. A bucket that gets more than it may hold is divided in the same group, if it is idle (`divide.rs`).
 
