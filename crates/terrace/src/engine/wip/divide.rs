@@ -50,13 +50,6 @@ impl Division<'_> {
         self.put_cut_tables(change);
     }
 
-    /// The tables that span one of its cuts.
-    fn in_the_way(&self) -> Vec<Placed> {
-        let readable = self.bucket.readable.load();
-        let spanning = readable.tables.iter().filter(|table| spans(range(table.run.meta()), &self.cuts));
-        spanning.cloned().collect()
-    }
-
     fn put_cut_tables(&mut self, change: &mut BucketsEdit) {
         change.runs.remove(self.old.iter().map(|table| table.run.number()));
         self.anew.drain(..).for_each(|(level, written)| change.runs.add(level, written));
@@ -77,7 +70,10 @@ impl Wip {
             let Some(mut division) = self.claim(&bucket, cuts) else { continue };
             // Writers wait for this.
             let is_idle = !self.planning.lock().has_busy(&bucket, &[]);
-            if is_idle && bytes(&division.in_the_way()) <= self.piece_bytes() && self.cut(&mut division)? {
+            if is_idle
+                && bytes(&in_the_way(&bucket, &division.cuts)) <= self.piece_bytes()
+                && self.cut(&mut division)?
+            {
                 divisions.push(division);
             }
         }
@@ -86,14 +82,15 @@ impl Wip {
 
     /// Cuts tables that are in the way of dividing buckets when `tables` come.
     pub(super) fn make_way(&self, tables: &[Written]) -> Result<()> {
-        for (bucket, cuts) in self.places_to_divide(tables) {
+        let places = self.places_to_divide(tables).into_iter();
+        for (bucket, cuts) in places.filter(|(bucket, cuts)| !in_the_way(bucket, cuts).is_empty()) {
             // Whoever holds all slots meets no bucket that is claimed.
             let _slot = self.jobs.slot();
             let is_there = || self.is_current(&bucket);
             self.jobs.wait_until(|| !is_there() || !self.planning.lock().whole.contains(&bucket.lower));
             let Some(mut division) = self.claim(&bucket, cuts) else { continue };
             self.jobs.wait_until(|| !self.planning.lock().has_busy(&bucket, &[]));
-            if division.in_the_way().is_empty() || !self.cut(&mut division)? {
+            if !self.cut(&mut division)? {
                 continue;
             }
             let mut change = BucketsEdit::default();
@@ -129,7 +126,7 @@ impl Wip {
     /// Writes the tables in the way again, cut where the bucket is divided; false if there is no room for that.
     fn cut(&self, division: &mut Division<'_>) -> Result<bool> {
         let state = self.manifest.state();
-        for table in division.in_the_way() {
+        for table in in_the_way(&division.bucket, &division.cuts) {
             let written = match self.cut_table(&table, &division.cuts) {
                 Err(e) if e.is_out_of_space() => return Ok(false),
                 written => written?.into_iter(),
@@ -177,6 +174,12 @@ impl Wip {
 
 fn range(meta: &TableMeta) -> KeyRange<'_> {
     (&meta.smallest, &meta.largest)
+}
+
+/// The tables of `bucket` that span one of `cuts`.
+fn in_the_way(bucket: &Bucket, cuts: &[Vec<u8>]) -> Vec<Placed> {
+    let readable = bucket.readable.load();
+    readable.tables.iter().filter(|table| spans(range(table.run.meta()), cuts)).cloned().collect()
 }
 
 fn bytes(tables: &[Placed]) -> u64 {

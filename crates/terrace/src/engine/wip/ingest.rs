@@ -44,6 +44,11 @@ impl HiddenTables for NewTables {
         let _open = wip.jobs.hold_open()?;
         let keys = stream.tables.iter().map(|written| &*written.meta.smallest);
         wip.slow_down_beside(keys, stream.bytes())?;
+        // Writers do not wait for this. With a log that has failed, memtables are flushed while nobody writes.
+        if !wip.is_log_unreliable() {
+            wip.freeze_all();
+            wip.wait_for_frozen()?;
+        }
         wip.cut_anew(stream)?;
         wip.make_way(&stream.tables)
     }

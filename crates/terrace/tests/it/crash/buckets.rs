@@ -79,6 +79,28 @@ fn crashes_in_a_join() {
     }
 }
 
+/// An ingest of all keys, each with so many bytes.
+fn stream(len: u32) -> Op {
+    let mut keys: Vec<u16> = (1..KEYS).collect();
+    keys.sort_by_key(|number| key(*number));
+    Op::Ingest(keys.into_iter().map(|key| Write::Put { key, len }).collect())
+}
+
+/// Must catch an ingest that is there in some buckets alone, and one that lies below what others have in the log.
+#[test]
+fn crashes_in_an_ingest_into_several_buckets() {
+    for granularity in media() {
+        let put = |key| Op::Put { key, len: 40 };
+        let mut before: Vec<Op> = fill().into_iter().chain(merge()).collect();
+        before.extend((0..KEYS).step_by(7).map(put));
+        let ops =
+            [Op::Snapshot, put(1), put(2), stream(30), put(3), Op::ReadSnapshots, Op::Delete { key: 4 }];
+        let (moments, [first, _]) = crash_in("ingest into several", granularity, &before, &ops);
+        assert!(first.buckets > 3, "nothing was split before: {first:?}");
+        assert!(judge_openings(&options(EngineKind::Wip), &moments, Every(9), "ingest") > 10);
+    }
+}
+
 /// Must catch an ingest of which a part is there, a bucket that is divided without it, and keys that are lost with the
 /// tables that were in the way, or with the memtables of other buckets.
 #[test]
@@ -87,10 +109,8 @@ fn crashes_in_an_ingest_that_divides_a_bucket() {
         let put = |key| Op::Put { key, len: 40 };
         let few = || (0..KEYS).step_by(17);
         let before: Vec<Op> = few().map(put).chain([Op::Flush]).chain(few().map(put)).collect();
-        let mut keys: Vec<u16> = (1..KEYS).collect();
-        keys.sort_by_key(|number| key(*number));
-        let stream = Op::Ingest(keys.into_iter().map(|key| Write::Put { key, len: 300 }).collect());
-        let ops = [Op::Snapshot, put(1), put(2), stream, put(3), Op::ReadSnapshots, Op::Delete { key: 4 }];
+        let ops =
+            [Op::Snapshot, put(1), put(2), stream(300), put(3), Op::ReadSnapshots, Op::Delete { key: 4 }];
         let (moments, [first, then]) = crash_in("ingest", granularity, &before, &ops);
         assert!(first.buckets == 1 && then.buckets > 3, "it was not divided: {then:?}");
         let looks = judge_openings(&options(EngineKind::Wip), &moments, Every(9), "ingest");
