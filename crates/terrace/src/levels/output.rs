@@ -4,9 +4,10 @@
 //! A finished table is synced, though neither its name nor any word of it is in the manifest: [`Outputs::finish`]
 //! makes the names durable, and the caller does the rest.
 
+mod stack;
+
 use std::sync::Arc;
 
-use bytes::Bytes;
 use terrace_base::Result;
 use terrace_table::{BlockSpan, Cursor, Kind, Position, TableMeta};
 
@@ -18,9 +19,6 @@ use crate::core::Core;
 use crate::core::filters::Judge;
 use crate::manifest::Manifest;
 use crate::tables::{MadeTable, TableWriter, WriterOptions};
-
-/// Bytes of operands that are folded together: more are folded in parts, from the oldest on, by later merges.
-const MOST_STACK_BYTES: usize = 16 << 20;
 
 /// Entries merged between two checks for more urgent work.
 const ENTRIES_A_LOOK: u32 = 4096;
@@ -64,24 +62,6 @@ pub(crate) type Wanted<'a> = dyn FnMut(&[u8]) -> bool + 'a;
 enum Writer<'a> {
     Tables(TableWriter<'a>),
     Lists(ListWriter<'a>),
-}
-
-/// A version of which others are made.
-struct Stacked {
-    seq: u64,
-    kind: Kind,
-    value: Bytes,
-    /// Where its record lies in the pool.
-    record: Option<u64>,
-    /// Whether it stays as long as it is not folded.
-    stays: bool,
-}
-
-impl Stacked {
-    fn at<C: Cursor>(cursor: &C, stays: bool) -> Result<Stacked> {
-        let (seq, kind, record) = (cursor.seq(), cursor.kind(), cursor.record());
-        Ok(Stacked { seq, kind, value: cursor.value()?, record, stays })
-    }
 }
 
 /// Writes a series of runs. All versions of a key go into the same one.
@@ -310,78 +290,6 @@ impl<'a> Outputs<'a> {
             cursor.next()?;
         }
         Ok(())
-    }
-
-    /// Adds the operand at `cursor`, which stays, with what it stands on: folded, if that is here as far as anybody sees
-    /// it apart from the operand. The cursor passes these versions.
-    fn add_stack<C: Cursor, F: Fn(&[u8], u64) -> bool>(
-        &mut self,
-        cursor: &mut C,
-        survivors: &mut Survivors<'_, F>,
-        is_input: impl Fn(&C) -> bool,
-    ) -> Result<()> {
-        let (key, is_newest) = (cursor.key().to_vec(), survivors.is_newest());
-        let mut stack = vec![Stacked::at(cursor, true)?];
-        let (mut is_complete, mut bytes) = (false, 0);
-        loop {
-            let last = stack.last().map_or(0, |last| last.seq);
-            cursor.next()?;
-            if !cursor.valid() || cursor.key() != key {
-                is_complete |= survivors.is_last(&key, last);
-                break;
-            }
-            let (seq, kind) = (cursor.seq(), cursor.kind());
-            if seq == last {
-                // A copy that a repair has left, which may be what a merge has made of the operand.
-                if kind.is_whole() {
-                    stack.pop();
-                    stack.push(Stacked::at(cursor, true)?);
-                    is_complete = true;
-                    cursor.next()?;
-                    break;
-                }
-                continue;
-            }
-            bytes += cursor.value_len();
-            if !is_input(cursor) || survivors.would_be_apart(seq) || bytes > MOST_STACK_BYTES {
-                // It goes on from here as if there was nothing above.
-                break;
-            }
-            let stays = survivors.keeps(&key, seq, kind);
-            stack.push(Stacked::at(cursor, stays)?);
-            if kind.is_whole() {
-                is_complete = true;
-                cursor.next()?;
-                break;
-            }
-        }
-        let folded = if is_complete { self.fold(&key, &stack) } else { None };
-        let Some(value) = folded else {
-            // A tombstone that hides nothing goes, as it does without operands on it.
-            let mut stack = stack.into_iter().filter(|version| version.stays);
-            return stack.try_for_each(|Stacked { seq, kind, value, record, .. }| {
-                self.add_version(&key, (seq, kind, &value), record)
-            });
-        };
-        if is_newest && let Some(judge) = self.judge.as_mut().filter(|judge| judge.concerns(&key)) {
-            judge.see(&key, &value);
-        }
-        self.add(&key, stack[0].seq, Kind::Put, &value)
-    }
-
-    /// The value that a whole stack is; `None` if it cannot be told.
-    fn fold(&self, key: &[u8], stack: &[Stacked]) -> Option<Bytes> {
-        let (operands, base) = match stack.split_last()? {
-            (last, above) if last.kind.is_whole() => {
-                (above, Some(last).filter(|last| last.kind == Kind::Put))
-            }
-            _ => (stack, None),
-        };
-        if operands.is_empty() {
-            return None;
-        }
-        let operands: Vec<Bytes> = operands.iter().map(|operand| operand.value.clone()).collect();
-        self.core.merging.fold(key, base.map(|base| base.value.clone()), &operands).ok()
     }
 
     /// Ends the table being written if it is full.
