@@ -312,7 +312,7 @@ impl EngineIter for MaskedIter {
     fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
         self.failure = None;
         while !self.is_at_end {
-            let Some((place, value)) = self.walk.next()? else { return Ok(None) };
+            let Some((place, value)) = self.walk.next()? else { break };
             self.failure = self.walk.failure().cloned();
             if self.pass(&place)? {
                 self.hidden += 1;
@@ -322,6 +322,7 @@ impl EngineIter for MaskedIter {
                 return Ok(Some((place, value)));
             }
         }
+        self.failure = None;
         Ok(None)
     }
 

@@ -150,7 +150,8 @@ impl Levels {
             }
             search.at.level = 1;
         }
-        while search.newest.is_none()
+        // What a merge has made of an operand may lie deeper, under the same number, after a repair.
+        while search.newest.as_ref().is_none_or(|found| !found.kind.is_whole())
             && let Some(row) = self.levels.get(search.at.level)
         {
             search.at.level += 1;

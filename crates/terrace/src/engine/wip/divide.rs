@@ -125,8 +125,10 @@ impl Wip {
 
     /// Writes the tables in the way again, cut where the bucket is divided; false if there is no room for that.
     fn cut(&self, division: &mut Division<'_>) -> Result<bool> {
+        let tables = in_the_way(&division.bucket, &division.cuts);
+        // After them: it knows whether they keep old versions.
         let state = self.manifest.state();
-        for table in in_the_way(&division.bucket, &division.cuts) {
+        for table in tables {
             let written = match self.cut_table(&table, &division.cuts) {
                 Err(e) if e.is_out_of_space() => return Ok(false),
                 written => written?.into_iter(),

@@ -47,10 +47,16 @@ impl HiddenTables for NewTables {
         // Writers do not wait for this. With a log that has failed, memtables are flushed while nobody writes.
         if !wip.is_log_unreliable() {
             wip.freeze_all();
-            wip.wait_for_frozen()?;
+            match wip.wait_for_frozen() {
+                // It has failed meanwhile, and whoever leads mends it.
+                Err(_) if wip.is_log_unreliable() => {}
+                flushed => flushed?,
+            }
         }
         wip.cut_anew(stream)?;
-        wip.make_way(&stream.tables)
+        let prepared = wip.make_way(&stream.tables);
+        wip.spawn_compaction();
+        prepared
     }
 
     fn show(self: Box<Self>) -> Result<()> {
@@ -62,11 +68,11 @@ impl HiddenTables for NewTables {
         wip.log.mend(&*wip)?;
         wip.flush_all()?;
         let shown = wip.show_tables(stream);
-        match &shown {
-            Ok(()) => wip.spawn_compaction(),
+        if shown.is_err() {
             // Its room is wanted: it is why this has failed, or is for the next try.
-            Err(_) => wip.sweep(),
+            wip.sweep();
         }
+        wip.spawn_compaction();
         shown
     }
 

@@ -39,7 +39,7 @@ impl Outputs<'_> {
     ) -> Result<()> {
         let (key, is_newest) = (cursor.key().to_vec(), survivors.is_newest());
         let mut stack = vec![Stacked::at(cursor, true)?];
-        let (mut is_complete, mut bytes) = (false, 0);
+        let (mut is_complete, mut is_apart, mut bytes) = (false, false, 0);
         loop {
             let last = stack.last().map_or(0, |last| last.seq);
             cursor.next()?;
@@ -59,8 +59,9 @@ impl Outputs<'_> {
                 }
                 continue;
             }
-            bytes += cursor.value_len();
-            if !is_input(cursor) || survivors.would_be_apart(seq) || bytes > MOST_STACK_BYTES {
+            is_apart = survivors.would_be_apart(seq);
+            bytes += if kind.is_whole() { 0 } else { cursor.value_len() };
+            if !is_input(cursor) || is_apart || bytes > MOST_STACK_BYTES {
                 // It goes on from here as if there was nothing above.
                 break;
             }
@@ -75,10 +76,13 @@ impl Outputs<'_> {
         let folded = if is_complete { self.fold(&key, &stack) } else { None };
         let Some(value) = folded else {
             // A tombstone that hides nothing goes, as it does without operands on it.
-            let mut stack = stack.into_iter().filter(|version| version.stays);
-            return stack.try_for_each(|Stacked { seq, kind, value, record, .. }| {
-                self.add_version(&key, (seq, kind, &value), record)
-            });
+            for Stacked { seq, kind, value, record, .. } in stack.into_iter().filter(|version| version.stays)
+            {
+                self.add_version(&key, (seq, kind, &value), record)?;
+            }
+            // What only a snapshot keeps apart is folded when that is released.
+            self.keeps_old |= is_apart;
+            return Ok(());
         };
         if is_newest && let Some(judge) = self.judge.as_mut().filter(|judge| judge.concerns(&key)) {
             judge.see(&key, &value);
