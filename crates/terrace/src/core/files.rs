@@ -253,7 +253,7 @@ impl Files {
         match self.sync_names() {
             Ok(()) => self.remove(notes),
             Err(error) => {
-                tracing::warn!(%error, "the note of an ingest stays for now");
+                tracing::warn!(%error, "the note of an ingest could not be removed");
                 self.remove_notes_last(notes);
             }
         }

@@ -117,8 +117,8 @@ fn operate(rng: &mut Rng, db: &Db, space: &Keyspace, map: &mut Map) {
     }
 }
 
-/// Must catch operands that are folded twice, in another order or not at all, for now or for a snapshot, wherever they
-/// lie.
+/// Must catch operands that are folded twice, in another order or not at all, wherever they lie, by readers of now and
+/// of snapshots.
 pub fn deferred_merges_match_a_map(engine: &Engine) {
     for (round, setup) in setups(engine).into_iter().enumerate() {
         for seed in 0..3 {
