@@ -1,9 +1,9 @@
 //! The kinds of versions of a key, as every format stores them.
 //!
 //! Its byte, or the lowest bits of a word that holds more than it, is a kind in bits 0 and 1 and, in bit 2, whether
-//! further fields follow: an expiry, the number of a keyspace. This version writes only puts, deletions and merge
-//! operands without such fields, and the latter only where they are known to be met. The others are reserved: a reader that meets one knows that it is sound and that a later version has written
-//! it, and refuses it by name. Any other byte is damage.
+//! further fields follow: an expiry, the number of a keyspace. This version writes puts, deletions and merge operands, all
+//! without such fields; operands only where those who read expect them. The others are reserved: a reader that meets one
+//! knows that it is sound and that a later version has written it, and refuses it by name. Any other byte is damage.
 
 use std::path::Path;
 

@@ -134,7 +134,7 @@ fn parse_engine(text: &str) -> Result<EngineKind, String> {
 }
 
 /// The sentence of an error about an argument, which clap names itself.
-fn plain(error: &Error) -> String {
+pub fn plain(error: &Error) -> String {
     match error {
         Error::InvalidArgument(message) => message.clone(),
         other => other.to_string(),

@@ -374,12 +374,14 @@ mod tests {
         batch.put(b"k", b"v");
         batch.delete(b"");
         batch.put(b"", b"");
+        batch.push(Op { kind: Kind::Operand, key: b"k", value: b"+" });
         let again = WriteBatch::decode(batch.encoded()).unwrap();
         let ops: Vec<_> = again.ops().collect();
-        assert_eq!(ops.len(), 3);
+        assert_eq!(ops.len(), 4);
         assert_eq!(ops[0], Op { kind: Kind::Put, key: b"k", value: b"v" });
         assert_eq!(ops[1], Op { kind: Kind::Delete, key: b"", value: b"" });
-        assert_eq!(batch.encoded(), [1, 1, b'k', 1, b'v', 0, 0, 1, 0, 0]);
+        assert_eq!(ops[3], Op { kind: Kind::Operand, key: b"k", value: b"+" });
+        assert_eq!(batch.encoded(), [1, 1, b'k', 1, b'v', 0, 0, 1, 0, 0, 3, 1, b'k', 1, b'+']);
     }
 
     #[test]

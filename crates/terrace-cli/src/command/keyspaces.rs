@@ -8,7 +8,7 @@ use clap::Args;
 use terrace::{Db, Expiry, Keyspace, KeyspaceOptions, MergeOperator, TableSettings};
 
 use crate::failure::CommandResult;
-use crate::open::{Intent, OpenArgs};
+use crate::open::{Intent, OpenArgs, plain};
 
 /// Lists the keyspaces of a database, a name a line; makes or drops one; names those that damage left without a name.
 ///
@@ -133,7 +133,7 @@ fn tables(text: &str) -> Result<TableSettings, String> {
     if text != "default" {
         text.split(',').try_for_each(|setting| {
             let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
-            tables.set(name.trim(), value.trim()).map_err(|e| e.to_string())
+            tables.set(name.trim(), value.trim()).map_err(|e| plain(&e))
         })?;
     }
     Ok(tables)

@@ -174,10 +174,11 @@ pub fn any_seq() -> impl Strategy<Value = u64> {
 }
 
 pub fn any_item() -> impl Strategy<Value = Item> {
-    (any_key(), any_seq(), any::<bool>(), any_value()).prop_map(|(key, seq, put, value)| Item {
+    let any_kind = prop_oneof![2 => Just(Kind::Put), 1 => Just(Kind::Delete), 1 => Just(Kind::Operand)];
+    (any_key(), any_seq(), any_kind, any_value()).prop_map(|(key, seq, kind, value)| Item {
         key,
         seq,
-        kind: if put { Kind::Put } else { Kind::Delete },
+        kind,
         value,
     })
 }

@@ -224,7 +224,8 @@ impl Files {
             (std::mem::take(&mut waiting.rows), std::mem::take(&mut waiting.undecided))
         };
         rows.into_iter().for_each(|row| self.try_row(row));
-        match if undecided.is_empty() { Ok(()) } else { manifest.decide() } {
+        let decided = if undecided.is_empty() { Ok(()) } else { manifest.decide() };
+        match decided {
             Ok(()) => {
                 let state = manifest.state();
                 self.remove_tables(undecided.into_iter().filter(|n| !state.tables.contains_key(n)));

@@ -1,8 +1,8 @@
 //! Finding the values that merges give to keys, on the thread of the writer that leads the group.
 //!
-//! 1. An engine gets operands only of keys that nothing else in the group is about, with few operands in memory and no
-//!    value there, if it keeps them and their operator is deferred. Of the others it gets none: of the operations of a request on a key with a merge the last one is left, as a put of
-//!    the value that there is after it.
+//! 1. An engine that keeps operands gets those of a deferred operator whose keys nothing else in the group is about, as
+//!    long as memory has few of a key and no value. Of all other operations of a request on a key with a merge the last
+//!    one is left, as a put of the value that there is after it.
 //! 2. A merge stands on what there was before its group and on the operations before it in the group. Where others
 //!    write past the queue, the group takes place only if that is still there (`apply.rs`).
 //! 3. What fails is told before anything has happened. A request that fails is as if it were not there for others.
