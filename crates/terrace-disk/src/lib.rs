@@ -8,9 +8,12 @@
 //! | [`SparingFs`] | any other; closes [`LazyFile`]s if the system has no descriptor left |
 //! | [`SimFs`] | a simulated disk that loses everything that the contract lets it lose at a power cut |
 //!
+//! A [`BehindFile`] is written by a thread behind its caller.
+//!
 //! [`fs`] states the contract, and [`block`] that of files of sectors, which are written in place. [`SimFs`] is as
 //! unkind as the contract allows, so that code which survives on it survives on any disk that keeps the contract.
 
+pub mod behind;
 pub mod block;
 mod extents;
 mod forward;
@@ -24,6 +27,7 @@ pub mod sim;
 pub mod slots;
 mod toll;
 
+pub use behind::{BehindFile, SyncBehind};
 pub use block::{
     BLOCK_ALIGN_BYTES, BlockBuf, BlockFile, BlockReads, BlockWrite, Geometry, LEAST_SECTOR_BYTES,
 };

@@ -312,7 +312,14 @@ impl TableBuilder {
     }
 
     /// Writes the parts behind the data and syncs the file. The caller makes its name durable.
-    pub fn finish(mut self) -> Result<Built> {
+    pub fn finish(self) -> Result<Built> {
+        let (built, mut file) = self.finish_unsynced()?;
+        file.sync()?;
+        Ok(built)
+    }
+
+    /// Writes the parts behind the data. The caller syncs the file and makes its name durable.
+    pub fn finish_unsynced(mut self) -> Result<(Built, Box<dyn WriteFile>)> {
         self.failed.clone().map_or(Ok(()), Err)?;
         if self.open {
             self.close_block()?;
@@ -333,8 +340,7 @@ impl TableBuilder {
         let footer = Footer { root, filter, meta, data_end, number, file_bytes, origin };
         self.out.extend_from_slice(&footer.encode());
         self.flush()?;
-        self.file.sync()?;
-        Ok(Built { meta: self.meta, blocks: self.blocks, file_bytes })
+        Ok((Built { meta: self.meta, blocks: self.blocks, file_bytes }, self.file))
     }
 
     fn write_block(&mut self, kind: BlockKind, payload: &[u8]) -> Result<Handle> {

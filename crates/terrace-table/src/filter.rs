@@ -8,6 +8,7 @@
 
 use bytes::Bytes;
 use terrace_base::checksum::hash64;
+use terrace_base::prefetch;
 
 use crate::frame::Malformed;
 
@@ -80,10 +81,22 @@ impl Filter {
         Filter::new(data).ok()
     }
 
+    /// Where the block of a key with this hash begins.
+    #[inline]
+    fn at(&self, hash: u64) -> usize {
+        block_of(hash, self.data.len() / BLOCK_BYTES) * BLOCK_BYTES
+    }
+
+    /// Starts loading what [`may_contain`](Self::may_contain) reads.
+    #[inline]
+    pub fn prefetch(&self, key: &[u8]) {
+        prefetch::line(self.data.as_ptr().wrapping_add(self.at(hash64(key))));
+    }
+
     /// False only if `key` was not added.
     pub fn may_contain(&self, key: &[u8]) -> bool {
         let hash = hash64(key);
-        let at = block_of(hash, self.data.len() / BLOCK_BYTES) * BLOCK_BYTES;
+        let at = self.at(hash);
         let block = &self.data[at..at + BLOCK_BYTES];
         bits(hash).into_iter().enumerate().all(|(i, bit)| word(block, i) & bit != 0)
     }

@@ -62,6 +62,8 @@ struct Search<'a> {
     step: Step,
     /// The block of the next step, where it is not read through a mapping and somebody has read it.
     held: Option<Arc<Block>>,
+    /// The restart of that block before the key, if it was looked for.
+    restart: Option<usize>,
     /// Whether its answer was read through a mapping.
     is_mapped: bool,
     place: usize,
@@ -76,7 +78,7 @@ impl<'a> Search<'a> {
             }
             None => sought.table.index_handle(sought.key, max_seq)?.map_or(Step::Nothing, Step::Index),
         };
-        Ok(Search { sought, step, held: None, is_mapped: false, place })
+        Ok(Search { sought, step, held: None, restart: None, is_mapped: false, place })
     }
 
     /// The block of the next step, read unless it is held.
@@ -98,8 +100,10 @@ impl<'a> Search<'a> {
         let (Step::Index(index), Sought { table, key, .. }) = (self.step, self.sought) else {
             return Ok(None);
         };
+        let restart = self.restart.take();
         if self.held.is_none()
-            && let Some(data) = table.map().and_then(|map| map.data_handle(index.offset, key, max_seq))
+            && let Some(data) =
+                table.map().and_then(|map| map.data_handle(index.offset, restart, key, max_seq))
         {
             self.step = Step::Data(data);
             return Ok(None);
@@ -112,14 +116,16 @@ impl<'a> Search<'a> {
     /// The version, and the block that was read for it.
     fn find(&mut self, max_seq: u64) -> Result<(Option<Entry>, Option<Arc<Block>>)> {
         let Sought { table, key, .. } = self.sought;
-        let map = table.map().filter(|_| self.held.is_none());
+        let (map, restart) = (table.map().filter(|_| self.held.is_none()), self.restart.take());
         let found = match (self.step, map) {
             (Step::Nothing, _) => Some(Ok(None)),
             (Step::At(position), Some(map)) => table.get_at_mapped(map, position, key, max_seq),
-            (Step::Data(data), Some(map)) => map.find(data.offset, key, max_seq).map(|found| match found {
-                InBlock::Entry(entry) => Ok(Some(entry)),
-                InBlock::Nothing | InBlock::Behind => Ok(None),
-            }),
+            (Step::Data(data), Some(map)) => {
+                map.find(data.offset, restart, key, max_seq).map(|found| match found {
+                    InBlock::Entry(entry) => Ok(Some(entry)),
+                    InBlock::Nothing | InBlock::Behind => Ok(None),
+                })
+            }
             _ => None,
         };
         self.is_mapped = found.is_some();
@@ -136,9 +142,10 @@ impl<'a> Search<'a> {
 
     /// Starts loading part `part` of what is read of the block.
     #[inline]
-    fn prefetch(&self, part: usize, max_seq: u64) {
+    fn prefetch(&mut self, part: usize, max_seq: u64) {
         let Some((offset, _)) = self.step.block() else { return };
-        let map = || self.sought.table.map();
+        let table = self.sought.table;
+        let map = || table.map();
         match (part, &self.held) {
             (0, Some(block)) => prefetch::line(Arc::as_ptr(block)),
             (0, None) => drop(map().map(|map| map.prefetch_header(offset))),
@@ -152,7 +159,7 @@ impl<'a> Search<'a> {
                 };
                 match (view, part) {
                     (Some(view), 2) => view.prefetch_restarts(),
-                    (Some(view), _) => view.prefetch_entries(self.sought.key, max_seq),
+                    (Some(view), _) => self.restart = view.prefetch_entries(self.sought.key, max_seq),
                     (None, _) => {}
                 }
             }
@@ -177,7 +184,7 @@ pub(crate) fn find_each(sought: &[Sought<'_>], max_seq: u64) -> Result<Vec<Resul
     if searches.iter().any(|search| matches!(search.step, Step::Index(_))) {
         gather(&mut searches);
         for i in 0..searches.len() {
-            load_ahead(&searches, i, max_seq);
+            load_ahead(&mut searches, i, max_seq);
             let at = searches[i].step.block();
             let block = searches[i].advance(max_seq)?;
             share(&mut searches, i, at, block);
@@ -187,7 +194,7 @@ pub(crate) fn find_each(sought: &[Sought<'_>], max_seq: u64) -> Result<Vec<Resul
     let mut found: Vec<Result<Option<Entry>>> = Vec::new();
     found.resize_with(searches.len(), || Ok(None));
     for i in 0..searches.len() {
-        load_ahead(&searches, i, max_seq);
+        load_ahead(&mut searches, i, max_seq);
         found[searches[i].place] = searches[i].find(max_seq).map(|(entry, block)| {
             let at = searches[i].step.block();
             share(&mut searches, i, at, block);
@@ -233,12 +240,12 @@ fn share(searches: &mut [Search<'_>], i: usize, at: Option<(u64, u64)>, block: O
 
 /// Loads parts of the blocks that come after that of search `i`, which are probably in memory.
 #[inline]
-fn load_ahead(searches: &[Search<'_>], i: usize, max_seq: u64) {
+fn load_ahead(searches: &mut [Search<'_>], i: usize, max_seq: u64) {
     for (part, ahead) in AHEAD.into_iter().enumerate() {
         let later = if i == 0 { 1..ahead + 1 } else { i + ahead..i + ahead + 1 };
-        searches.get(later.start..later.end.min(searches.len())).into_iter().flatten().for_each(|search| {
-            search.prefetch(part, max_seq);
-        });
+        let later = later.start..later.end.min(searches.len());
+        let later = searches.get_mut(later).into_iter().flatten();
+        later.for_each(|search| search.prefetch(part, max_seq));
     }
 }
 

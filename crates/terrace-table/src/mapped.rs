@@ -232,9 +232,9 @@ impl TableMap {
     /// The answer of the data block at `offset` about the version of `key` up to `max_seq`; `None` if system calls have
     /// to find it.
     #[inline]
-    pub fn find(&self, offset: u64, key: &[u8], max_seq: u64) -> Option<InBlock> {
+    pub fn find(&self, offset: u64, restart: Option<usize>, key: &[u8], max_seq: u64) -> Option<InBlock> {
         let (start, view) = self.view(offset, BlockKind::Data)?;
-        let found = match view.find(key, max_seq).ok()? {
+        let found = match view.find_from(restart, key, max_seq).ok()? {
             Lookup::Found(found) => InBlock::Entry(self.entry(start, found)),
             Lookup::PastEnd { same_key: true } => InBlock::Behind,
             Lookup::PastEnd { same_key: false } | Lookup::Absent => InBlock::Nothing,
@@ -244,10 +244,16 @@ impl TableMap {
 
     /// The data block to which the index block at `offset` leads `key`; `None` if system calls have to find it.
     #[inline]
-    pub fn data_handle(&self, offset: u64, key: &[u8], max_seq: u64) -> Option<Handle> {
+    pub fn data_handle(
+        &self,
+        offset: u64,
+        restart: Option<usize>,
+        key: &[u8],
+        max_seq: u64,
+    ) -> Option<Handle> {
         let (_, index) = self.view(offset, BlockKind::Index)?;
         // An index block that the root leads to must have one; otherwise it is damaged.
-        let value = index.value_at_or_after(key, max_seq).ok()??;
+        let value = index.value_at_or_after(restart, key, max_seq).ok()??;
         let handle = decode_handle(value, self.data_end as u64).ok()?;
         self.is_sound().then_some(handle)
     }
@@ -350,7 +356,7 @@ impl Table {
         if position.number() != u64::from(map.number) {
             return None;
         }
-        Some(match map.find(position.offset(), key, max_seq)? {
+        Some(match map.find(position.offset(), None, key, max_seq)? {
             InBlock::Entry(entry) => Ok(Some(entry)),
             InBlock::Nothing => Ok(None),
             InBlock::Behind => self.search(key, max_seq),

@@ -32,7 +32,7 @@ impl Table {
 
     /// The data block to which the index block `index` leads.
     pub(crate) fn data_handle(&self, index: Handle, key: &[u8], max_seq: u64) -> Result<Handle> {
-        match self.map().and_then(|map| map.data_handle(index.offset, key, max_seq)) {
+        match self.map().and_then(|map| map.data_handle(index.offset, None, key, max_seq)) {
             Some(handle) => Ok(handle),
             None => self.data_handle_by(&*self.block(index, BlockKind::Index)?, key, max_seq),
         }
@@ -48,7 +48,7 @@ impl Table {
 
     /// The version in the data block `data`, to which the index leads.
     pub(crate) fn find_in(&self, data: Handle, key: &[u8], max_seq: u64) -> Result<Option<Entry>> {
-        match self.map().and_then(|map| map.find(data.offset, key, max_seq)) {
+        match self.map().and_then(|map| map.find(data.offset, None, key, max_seq)) {
             Some(InBlock::Entry(entry)) => Ok(Some(entry)),
             Some(InBlock::Nothing | InBlock::Behind) => Ok(None),
             None => self.find_by(&*self.block(data, BlockKind::Data)?, key, max_seq),
@@ -66,7 +66,7 @@ impl Table {
     /// The handle, of a block of `kind`, whose separator in `index` is the first at or after (`key`, `seq`).
     fn handle_for(&self, index: &Block, kind: BlockKind, key: &[u8], seq: u64) -> Result<Option<Handle>> {
         let limit = self.region(kind)?.1;
-        let value = index.view().value_at_or_after(key, seq);
+        let value = index.view().value_at_or_after(None, key, seq);
         let handle = value.and_then(|value| value.map(|value| decode_handle(value, limit)).transpose());
         handle.map_err(|m| m.at(self.path(), index.offset))
     }

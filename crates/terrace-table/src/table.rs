@@ -226,6 +226,14 @@ impl Table {
         Ok(may)
     }
 
+    /// Starts loading what [`may_contain`](Self::may_contain) reads, if it is in memory.
+    #[inline]
+    pub fn prefetch_filter(&self, key: &[u8]) {
+        if let Some(filter) = self.filter.get() {
+            filter.prefetch(key);
+        }
+    }
+
     /// A cursor over the table, at no entry yet.
     ///
     /// With `fill_cache` the blocks it reads are kept in the cache; without, values share the window

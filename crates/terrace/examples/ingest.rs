@@ -1,8 +1,8 @@
 //! What an ingest costs beside puts.
 //!
-//! `cargo run --release --example ingest [DIR]`: for some engines, how many records a second are put one by one, put in
-//! batches of 1,000, and ingested, all of them in key order; how much is written to files for a byte of them; and the same
-//! over keys that are there. A database is made in a folder of DIR for each, and removed.
+//! `cargo run --release --example ingest [DIR [ENGINE]]`: for an engine or some, how many records a second are put one
+//! by one, put in batches of 1,000, and ingested, all of them in key order; how much is written to files for a byte of
+//! them; and the same over keys that are there. A database is made in a folder of DIR for each, and removed.
 
 use std::path::Path;
 
@@ -76,7 +76,11 @@ fn measure(dir: &Path, engine: EngineKind, how: How) -> Result<()> {
 fn main() -> Result<()> {
     let base = std::env::args().nth(1).unwrap_or_else(|| std::env::temp_dir().display().to_string());
     println!("{RECORDS} records of 116 bytes in key order, first into an empty database, then over them");
-    for engine in [EngineKind::Lsm, EngineKind::Tlsm, EngineKind::Slm, EngineKind::Wip] {
+    let engines = match std::env::args().nth(2) {
+        Some(name) => vec![EngineKind::parse(&name)?],
+        None => vec![EngineKind::Lsm, EngineKind::Tlsm, EngineKind::Slm, EngineKind::Wip],
+    };
+    for engine in engines {
         for how in [How::Puts, How::Batches, How::Ingest] {
             let dir = Path::new(&base).join(format!("terrace-ingest-{}", std::process::id()));
             let outcome = measure(&dir, engine, how);

@@ -293,15 +293,16 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Starts loading the entries that a search for (`key`, `seq`) passes one by one.
+    /// Starts loading the entries that a search for (`key`, `seq`) passes one by one. Returns the restart before them.
     #[inline]
-    pub fn prefetch_entries(&self, key: &[u8], seq: u64) {
-        let Ok(restart) = self.restart_before(key, seq) else { return };
+    pub fn prefetch_entries(&self, key: &[u8], seq: u64) -> Option<usize> {
+        let restart = self.restart_before(key, seq).ok()?;
         let next = if restart + 1 < self.restarts { self.restart(restart + 1) } else { Ok(self.limit) };
         if let (Ok(from), Ok(to)) = (self.restart(restart), next) {
             let len = to.saturating_sub(from).min(MOST_PREFETCHED_BYTES);
             prefetch::lines(self.data.as_ptr().wrapping_add(from), len);
         }
+        Some(restart)
     }
 
     /// The last restart that sorts before (`key`, `seq`), or the first.
@@ -324,11 +325,17 @@ impl<'a> View<'a> {
     /// Keys are not put together: the entry before shares exactly `matched` bytes with `key` and sorts
     /// before it. One that shares more with that entry differs from `key` where that one does, and sorts
     /// before too; one that shares less is past `key`; only on a tie do bytes need comparing.
-    fn lower_bound(&self, key: &[u8], seq: u64) -> Result<(Option<RawEntry>, bool), Malformed> {
+    fn lower_bound(
+        &self,
+        key: &[u8],
+        seq: u64,
+        restart: Option<usize>,
+    ) -> Result<(Option<RawEntry>, bool), Malformed> {
         if self.restarts == 0 {
             return Ok((None, false));
         }
-        let mut at = self.restart(self.restart_before(key, seq)?)?;
+        let restart = restart.map_or_else(|| self.restart_before(key, seq), Ok)?;
+        let mut at = self.restart(restart)?;
         let mut matched = 0;
         let mut same_key = false;
         while at < self.limit {
@@ -355,7 +362,12 @@ impl<'a> View<'a> {
 
     /// The newest version of `key` with a sequence number up to `max_seq`.
     pub fn find(&self, key: &[u8], max_seq: u64) -> Result<Lookup, Malformed> {
-        Ok(match self.lower_bound(key, max_seq)? {
+        self.find_from(None, key, max_seq)
+    }
+
+    /// The same; `restart` is the one before it, if that is known.
+    pub fn find_from(&self, restart: Option<usize>, key: &[u8], max_seq: u64) -> Result<Lookup, Malformed> {
+        Ok(match self.lower_bound(key, max_seq, restart)? {
             (Some(entry), true) => {
                 Lookup::Found(Found { seq: entry.seq, kind: entry.kind, value: entry.value })
             }
@@ -364,9 +376,14 @@ impl<'a> View<'a> {
         })
     }
 
-    /// The value of the first entry at or after (`key`, `seq`).
-    pub fn value_at_or_after(&self, key: &[u8], seq: u64) -> Result<Option<&'a [u8]>, Malformed> {
-        let (entry, _) = self.lower_bound(key, seq)?;
+    /// The value of the first entry at or after (`key`, `seq`); `restart` is the one before it, if that is known.
+    pub fn value_at_or_after(
+        &self,
+        restart: Option<usize>,
+        key: &[u8],
+        seq: u64,
+    ) -> Result<Option<&'a [u8]>, Malformed> {
+        let (entry, _) = self.lower_bound(key, seq, restart)?;
         Ok(entry.map(|entry| &self.data[entry.value]))
     }
 }

@@ -91,6 +91,13 @@ pub(crate) trait Engine: Send + Sync + Debug {
     /// whether there is one.
     fn get_with(&self, key: &[u8], at: Option<u64>, show: &mut dyn FnMut(Lent<'_>)) -> Result<bool>;
 
+    /// The number of the version that [`get`](Self::get) finds, whether its value is known or not.
+    fn version(&self, key: &[u8], at: Option<u64>) -> Result<Option<u64>> {
+        let mut found = None;
+        self.get_with(key, at, &mut |value| found = Some(value.number))?;
+        Ok(found)
+    }
+
     /// The values of `keys` at snapshot `at`, in their order. An engine that can waits for what it has to read of them
     /// side by side.
     fn get_many(&self, keys: &[&[u8]], at: u64) -> Result<Vec<Option<Bytes>>> {

@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 use terrace_table::TableOptions;
@@ -16,6 +17,8 @@ type All = BTreeMap<u32, TableSettings>;
 #[derive(Debug, Default)]
 pub(crate) struct KeyspaceTables {
     all: RwLock<Arc<All>>,
+    /// Whether tables may have been written by settings, even if there are none any more.
+    were_any: AtomicBool,
 }
 
 /// The settings of all keyspaces at one moment, of which at least one has some.
@@ -31,11 +34,22 @@ impl KeyspaceTables {
         if all.get(&number).copied().unwrap_or_default() == settings {
             return;
         }
+        self.note_any();
         let all = Arc::make_mut(&mut all);
         match settings.are_there() {
             true => all.insert(number, settings),
             false => all.remove(&number),
         };
+    }
+
+    /// Some keyspace may have had settings.
+    pub fn note_any(&self) {
+        self.were_any.store(true, Ordering::Release);
+    }
+
+    /// Whether some keyspace may have, or have had, settings.
+    pub fn were_any(&self) -> bool {
+        self.were_any.load(Ordering::Acquire)
     }
 
     /// What there is now, if there is anything.

@@ -171,6 +171,17 @@ impl Engine for Masked {
         }
     }
 
+    fn version(&self, key: &[u8], at: Option<u64>) -> Result<Option<u64>> {
+        let (list, is_dated) = (self.list_over(key), self.core.deadlines.is_dated(key, at));
+        let mut found = None;
+        self.engine.get_with(key, at, &mut |value| {
+            let is_due = is_dated && self.core.deadlines.is_due(&value);
+            let is_hidden = list.as_ref().is_some_and(|list| self.is_hidden(list, key, value.number, at));
+            found = (!is_due && !is_hidden).then_some(value.number);
+        })?;
+        Ok(found)
+    }
+
     fn get_many(&self, keys: &[&[u8]], at: u64) -> Result<Vec<Option<Bytes>>> {
         let list = self.core.range_tombstones.load();
         if list.is_some_and(|list| keys.iter().any(|key| over(&list, key).next().is_some())) {

@@ -107,6 +107,12 @@ impl StoredIter {
 
     /// The next entry from the end from which `direction` leads.
     pub fn step(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
+        let entry = self.step_over(direction)?;
+        entry.map(|(key, value)| Ok((key, value?))).transpose()
+    }
+
+    /// The same, with why its value is not known if it is not.
+    pub fn step_over(&mut self, direction: Direction) -> Result<Option<(Bytes, Result<Bytes>)>> {
         let end = usize::from(direction == Direction::Backward);
         if self.at_end[end] {
             return Ok(None);
@@ -133,10 +139,11 @@ impl StoredIter {
         }
         let walk = if direction == Direction::Forward { &self.front } else { &self.back };
         // Only now: it may be of a key behind the range.
-        match walk.as_ref().and_then(|walk| walk.failure()) {
+        let value = match walk.as_ref().and_then(|walk| walk.failure()) {
             Some(failure) => Err(failure.clone()),
-            None => Ok(Some((key, value))),
-        }
+            None => Ok(value),
+        };
+        Ok(Some((key, value)))
     }
 }
 

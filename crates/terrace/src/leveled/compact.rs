@@ -179,9 +179,9 @@ impl<B: WriteBuffer> LeveledTree<B> {
             })?;
         }
         // Then a table may come to be otherwise than it is.
-        let (filters, merging) = (&self.core.filters, &self.core.merging);
+        let core = &self.core;
         let whole =
-            filters.are_there() || merging.may_have_any() || self.core.keyspace_tables.styles().is_some();
+            core.filters.are_there() || core.merging.may_have_any() || core.keyspace_tables.were_any();
         self.compact_while(|view| rewrite(view, range, whole, &|number| number > start))
     }
 

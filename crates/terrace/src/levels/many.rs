@@ -32,6 +32,16 @@ impl<'a, P> Search<'a, P> {
         self.newest.as_ref().is_some_and(|found| enough(found) > run.meta().max_seq)
     }
 
+    /// Asks one run after the other, as [`find_all`] does.
+    pub fn find<'r>(mut self, at: u64, next: impl Fn(&mut Self) -> Option<&'r Run>) -> Result<Option<Entry>> {
+        while let Some(run) = next(&mut self) {
+            if run.may_contain(self.key)? {
+                self.note(run.search(self.key, at)?);
+            }
+        }
+        Ok(self.newest)
+    }
+
     /// Notes what a run has.
     pub fn note(&mut self, found: Option<Entry>) {
         let rank = |entry: &Entry| (entry.seq, entry.kind.is_whole());
@@ -44,20 +54,15 @@ impl<'a, P> Search<'a, P> {
 }
 
 /// Finds the newest version up to sequence number `at` of each key of `searches`. `next` gives the next run that may
-/// have a newer version than the one found, as far as its filter tells; `None` if there is none.
+/// have a newer version than the one found, if its filter is not asked; `None` if there is none.
 pub(crate) fn find_all<'r, P>(
     searches: &mut [Search<'_, P>],
     at: u64,
-    next: impl Fn(&mut Search<'_, P>) -> Result<Option<&'r Run>>,
+    next: impl Fn(&mut Search<'_, P>) -> Option<&'r Run>,
 ) -> Result<()> {
     let mut active: Vec<usize> = (0..searches.len()).collect();
     while !active.is_empty() {
-        let mut asked: Vec<(usize, &'r Run)> = Vec::with_capacity(active.len());
-        for i in active {
-            if let Some(run) = next(&mut searches[i])? {
-                asked.push((i, run));
-            }
-        }
+        let asked = pass_filters(searches, active, &next)?;
         let mut sought = Vec::with_capacity(asked.len());
         for (i, run) in &asked {
             if let Run::Table(table) = run {
@@ -75,4 +80,27 @@ pub(crate) fn find_all<'r, P>(
         active = asked.into_iter().map(|(i, _)| i).collect();
     }
     Ok(())
+}
+
+/// For each of the searches in `active` the next run whose filter lets it pass, if there is one. What is read of the
+/// filters is loaded side by side.
+fn pass_filters<'r, P>(
+    searches: &mut [Search<'_, P>],
+    mut active: Vec<usize>,
+    next: impl Fn(&mut Search<'_, P>) -> Option<&'r Run>,
+) -> Result<Vec<(usize, &'r Run)>> {
+    let mut asked = Vec::with_capacity(active.len());
+    while !active.is_empty() {
+        let nexts = active.iter().filter_map(|&i| next(&mut searches[i]).map(|run| (i, run)));
+        let candidates: Vec<(usize, &'r Run)> = nexts.collect();
+        candidates.iter().for_each(|(i, run)| run.prefetch_filter(searches[*i].key));
+        active.clear();
+        for (i, run) in candidates {
+            match run.may_contain(searches[i].key)? {
+                true => asked.push((i, run)),
+                false => active.push(i),
+            }
+        }
+    }
+    Ok(asked)
 }

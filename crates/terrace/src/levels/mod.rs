@@ -120,11 +120,7 @@ impl Levels {
 
     /// The newest version of `key` up to sequence number `at`.
     pub fn get(&self, key: &[u8], at: u64) -> Result<Option<Entry>> {
-        let mut search = Search::new(key, Reached::default());
-        while let Some(run) = self.next_run(&mut search)? {
-            search.note(run.search(key, at)?);
-        }
-        Ok(search.newest)
+        Search::new(key, Reached::default()).find(at, |search| self.next_run(search))
     }
 
     /// The newest version of each of `keys` up to sequence number `at`; what has to be read is requested together.
@@ -136,16 +132,16 @@ impl Levels {
 
     /// The next run that may have a newer version than the one that `search` has found. On level 0 newer runs come
     /// first; after a repair a later one may still hold a newer version. Below, each level has one candidate.
-    fn next_run(&self, search: &mut Search<'_, Reached>) -> Result<Option<&Run>> {
+    fn next_run(&self, search: &mut Search<'_, Reached>) -> Option<&Run> {
         if search.at.level == 0 {
             let row = self.levels.first();
             while let Some(run) = row.and_then(|row| row.get(search.at.place)) {
                 if search.is_over_at(run) {
-                    return Ok(None);
+                    return None;
                 }
                 search.at.place = row.map_or(search.at.place, |row| row.after(search.at.place));
-                if covers(run.meta(), search.key) && run.may_contain(search.key)? {
-                    return Ok(Some(run));
+                if covers(run.meta(), search.key) {
+                    return Some(run);
                 }
             }
             search.at.level = 1;
@@ -155,13 +151,11 @@ impl Levels {
             && let Some(row) = self.levels.get(search.at.level)
         {
             search.at.level += 1;
-            if let Some(run) = candidate(row, search.key)
-                && run.may_contain(search.key)?
-            {
-                return Ok(Some(run));
+            if let Some(run) = candidate(row, search.key) {
+                return Some(run);
             }
         }
-        Ok(None)
+        None
     }
 
     /// Readers' cursors: over each run of level 0 and each other level.

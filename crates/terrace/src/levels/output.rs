@@ -155,7 +155,7 @@ impl<'a> Outputs<'a> {
     /// The same; tables are hidden until they are shown.
     pub fn hidden(self) -> Self {
         let writer = match self.writer {
-            Writer::Tables(writer) => Writer::Tables(writer.hidden()),
+            Writer::Tables(writer) => Writer::Tables(writer.hidden(&*self.core.env.executor)),
             lists @ Writer::Lists(_) => lists,
         };
         Outputs { writer, ..self }
@@ -340,6 +340,9 @@ impl<'a> Outputs<'a> {
     /// Ends the last table and makes all names durable; returns the tables, in order.
     pub fn finish(mut self) -> Result<Vec<Written>> {
         self.close(None)?;
+        if let Writer::Tables(writer) = &mut self.writer {
+            writer.synced()?;
+        }
         if self.done.iter().any(|written| matches!(written.made, Made::File(_))) {
             self.core.files.sync_names()?;
         }

@@ -79,6 +79,13 @@ impl Run {
         }
     }
 
+    /// Starts loading what [`may_contain`](Self::may_contain) reads, if it is in memory.
+    pub fn prefetch_filter(&self, key: &[u8]) {
+        if let Run::Table(table) = self {
+            table.prefetch_filter(key);
+        }
+    }
+
     /// A cursor that is not yet positioned; the cache keeps what it reads from a file if requested, and it
     /// reads ahead at most `readahead` bytes.
     pub fn cursor(&self, fill_cache: bool, readahead: usize) -> RunCursor {

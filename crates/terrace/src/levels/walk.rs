@@ -96,7 +96,7 @@ impl MergedIter {
                 true => stack.base.map(|value| (Bytes::copy_from_slice(&self.key), value)),
                 false => {
                     stack.operands.reverse();
-                    Some(self.fold(stack)?)
+                    Some(self.fold(stack))
                 }
             };
             if found.is_some() {
@@ -130,7 +130,7 @@ impl MergedIter {
             self.push(&mut stack)?;
             self.cursor.next()?;
         }
-        self.fold(stack).map(Some)
+        Ok(Some(self.fold(stack)))
     }
 
     /// Puts the operand here onto `stack`, unless it is a copy of the one before.
@@ -142,19 +142,15 @@ impl MergedIter {
     }
 
     /// The entry of the key that was entered, with `stack`, whose newest operand is the first.
-    fn fold(&mut self, Stack { base, operands, .. }: Stack) -> Result<(Bytes, Bytes)> {
+    fn fold(&mut self, Stack { base, operands, .. }: Stack) -> (Bytes, Bytes) {
         let key = Bytes::copy_from_slice(&self.key);
         match self.core.merging.fold(&key, base, &operands) {
-            Ok(value) => Ok((key, value)),
-            // Whoever knows of operands asks for it.
-            Err(why) if self.core.merging.may_have_any() => {
-                self.failure = Some(why);
-                Ok((key, Bytes::new()))
-            }
+            Ok(value) => (key, value),
             Err(why) => {
-                // It is known from now on.
+                // Damage may have kept it from being known.
                 self.core.merging.set_any(true);
-                Err(why)
+                self.failure = Some(why);
+                (key, Bytes::new())
             }
         }
     }

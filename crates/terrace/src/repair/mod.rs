@@ -137,10 +137,12 @@ fn mend_once(
     let mut base = Salvage::new(core, owner);
     base.lost_end = lost_end;
     let mut done = engine::repair(base)?;
-    let mut last = 0;
+    let (mut last, mut has_operands) = (0, false);
     let checked = read_as_it_is(&view, dir, options, |core, engine, reached| {
         last = reached;
-        check_and_count(core, engine)
+        let (checked, unfolded) = check_and_count(core, engine)?;
+        has_operands = unfolded > 0;
+        Ok(checked)
     })?;
     if let Some(problem) = checked.problems.first() {
         return Err(Error::corruption(
@@ -151,6 +153,10 @@ fn mend_once(
         ));
     }
     done.report.keys = checked.keys;
+    if has_operands && !done.report.lost.is_empty() {
+        let doubt = "the values of keys with deferred merges: what these stand on may be among what is lost";
+        done.report.doubts.push(doubt.into());
+    }
     Ok((view, done, last))
 }
 
@@ -240,21 +246,23 @@ fn prove(view: &RepairView, dir: &Path, options: &Options) -> Result<(CheckRepor
     core.snapshots.advance(last);
     let report = check_and_count(&core, &engine);
     let closed = engine.close();
-    report.and_then(|report| closed.map(|()| (report, last)))
+    report.and_then(|(report, _)| closed.map(|()| (report, last)))
 }
 
-/// Checks a database; if it is sound, counts all keys, including those only in a write buffer.
-fn check_and_count(core: &Core, engine: &Arc<dyn Engine>) -> Result<CheckReport> {
-    let mut report = engine.check()?;
+/// Checks a database; if it is sound, counts all keys, including those only in a write buffer, and those with operands,
+/// which no operator is there to fold.
+fn check_and_count(core: &Core, engine: &Arc<dyn Engine>) -> Result<(CheckReport, u64)> {
+    let (mut report, mut unfolded) = (engine.check()?, 0);
     if report.is_clean() {
         let held = engine.hold(&core.snapshots);
         let mut walk = engine.clone().walk_all(held.seq())?;
         report.keys = 0;
         while walk.next()?.is_some() {
             report.keys += 1;
+            unfolded += u64::from(walk.failure().is_some());
         }
     }
-    Ok(report)
+    Ok((report, unfolded))
 }
 
 /// Reads and checks, by `look`, the database seen in `view`. Reading changes nothing: neither the pool that

@@ -7,6 +7,8 @@
 use std::sync::Arc;
 
 use terrace_base::Result;
+use terrace_base::exec::Executor;
+use terrace_disk::{BehindFile, SyncBehind};
 use terrace_table::{BlockSpan, Built, Kind, TableBuilder, TableMeta, TableOptions};
 
 use crate::core::Core;
@@ -32,6 +34,10 @@ pub(crate) struct TableWriter<'a> {
     /// The key from which on entries of the table being written may be written otherwise.
     restyle_at: Option<Vec<u8>>,
     is_hidden: bool,
+    /// Whether threads write the files.
+    writes_behind: bool,
+    /// The sync of the table before the current one.
+    syncing: Option<SyncBehind>,
     current: Option<Open>,
     last_key: Vec<u8>,
 }
@@ -42,7 +48,8 @@ struct Open {
     file: MadeFile,
 }
 
-/// A finished table. Its bytes are durable, its name is not, and the manifest does not name it.
+/// A finished table. Its bytes are durable, those of a hidden one once [`TableWriter::synced`] has said so; its name is
+/// not, and the manifest does not name it.
 #[derive(Debug)]
 pub(crate) struct MadeTable {
     pub meta: TableMeta,
@@ -111,14 +118,17 @@ impl<'a> TableWriter<'a> {
             styles: core.keyspace_tables.styles(),
             restyle_at: None,
             is_hidden: false,
+            writes_behind: false,
+            syncing: None,
             current: None,
             last_key: Vec::new(),
         }
     }
 
-    /// The same; the tables are hidden until they are shown.
-    pub fn hidden(self) -> Self {
-        TableWriter { is_hidden: true, ..self }
+    /// The same; the tables are hidden until they are shown. What is written goes to their files beside what the caller
+    /// does, if jobs of `executor` go on beside it.
+    pub fn hidden(self, executor: &dyn Executor) -> Self {
+        TableWriter { is_hidden: true, writes_behind: executor.runs_beside(), ..self }
     }
 
     /// The number of the table being written.
@@ -172,6 +182,7 @@ impl<'a> TableWriter<'a> {
             true => self.files.create_hidden(number)?,
             false => self.files.create_table(number)?,
         };
+        let created = if self.writes_behind { Box::new(BehindFile::new(created)) } else { created };
         let file = MadeFile::new(self.files, number, self.is_hidden);
         let mut builder = TableBuilder::new(created, number, self.style_from(key))?;
         if self.styles.as_ref().is_some_and(|styles| styles.may_filter(&self.options.table)) {
@@ -180,10 +191,26 @@ impl<'a> TableWriter<'a> {
         Ok(Open { builder, file })
     }
 
-    /// Finishes the table being written, if there is one, and makes its bytes durable.
+    /// Finishes the table being written, if there is one, and makes its bytes durable: those of a hidden one beside
+    /// what the caller does.
     pub fn finish(&mut self) -> Result<Option<MadeTable>> {
         let Some(Open { builder, file }) = self.current.take() else { return Ok(None) };
-        let Built { meta, blocks, .. } = builder.finish()?;
+        let Built { meta, blocks, .. } = match self.is_hidden {
+            false => builder.finish()?,
+            true => {
+                let (built, written) = builder.finish_unsynced()?;
+                // One at a time, lest they pile up.
+                self.synced()?;
+                let sync = if self.writes_behind { SyncBehind::start } else { SyncBehind::later };
+                self.syncing = Some(sync(written));
+                built
+            }
+        };
         Ok(Some(MadeTable { meta, blocks, file }))
+    }
+
+    /// Waits until the bytes of all finished tables are durable.
+    pub fn synced(&mut self) -> Result<()> {
+        self.syncing.take().map_or(Ok(()), SyncBehind::wait)
     }
 }

@@ -378,7 +378,7 @@ impl Db {
     fn moved(&self) -> Result<WriteBatch> {
         let (mut bytes, mut high) = (0, Vec::new());
         self.inner.visit(Prefix::escape(), |rest, value| {
-            let key = [&[ESCAPE], rest].concat();
+            let (key, value) = ([&[ESCAPE], rest].concat(), value?);
             if is_in_catalogue(&key) && records::is_record(value) {
                 return Err(self.inner.catalog.damaged("a marker beside a record", &key));
             }

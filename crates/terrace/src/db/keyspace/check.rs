@@ -58,7 +58,8 @@ impl Store {
                 if is_ordered && *place >= *end {
                     break;
                 }
-                if self.core.deadlines.is_dated(&place, None) && deadline_of(&value).is_none() {
+                let is_known = walk.failure().is_none();
+                if is_known && self.core.deadlines.is_dated(&place, None) && deadline_of(&value).is_none() {
                     found.push(place.to_vec());
                 }
             }

@@ -288,7 +288,7 @@ impl Store {
         let catalogue = Prefix::of(0);
         self.visit_all_from(catalogue, catalogue.as_slice(), |key, value| {
             let Some(name) = key.strip_prefix(NAMES) else { return Ok(true) };
-            let name = str::from_utf8(name).ok().zip(Named::decode(value));
+            let name = str::from_utf8(name).ok().zip(Named::decode(value?));
             let (name, record) = name.ok_or_else(|| self.catalog.damaged("a name and its number", key))?;
             names.insert(name.to_owned(), record);
             Ok(true)
@@ -296,8 +296,13 @@ impl Store {
         Ok(names)
     }
 
-    /// Shows `each` the keys of a keyspace with their values, in order if there is one, as long as it wants more.
-    pub(super) fn visit(&self, prefix: Prefix, each: impl FnMut(&[u8], &[u8]) -> Result<bool>) -> Result<()> {
+    /// Shows `each` the keys of a keyspace with their values, or why one is not known, in order if there is one, as
+    /// long as it wants more.
+    pub(super) fn visit(
+        &self,
+        prefix: Prefix,
+        each: impl FnMut(&[u8], Result<&[u8]>) -> Result<bool>,
+    ) -> Result<()> {
         self.visit_in(&self.engine, prefix, prefix.as_slice(), each)
     }
 
@@ -306,7 +311,7 @@ impl Store {
         &self,
         prefix: Prefix,
         from: &[u8],
-        each: impl FnMut(&[u8], &[u8]) -> Result<bool>,
+        each: impl FnMut(&[u8], Result<&[u8]>) -> Result<bool>,
     ) -> Result<()> {
         self.visit_in(&self.unmasked, prefix, from, each)
     }
@@ -316,13 +321,14 @@ impl Store {
         engine: &Arc<dyn Engine>,
         prefix: Prefix,
         from: &[u8],
-        mut each: impl FnMut(&[u8], &[u8]) -> Result<bool>,
+        mut each: impl FnMut(&[u8], Result<&[u8]>) -> Result<bool>,
     ) -> Result<()> {
         let is_ordered = engine.ordered().is_ok();
         self.walk_from(engine, from, |walk| {
             while let Some((place, value)) = walk.next()? {
+                let value = walk.failure().map_or(Ok(&value[..]), |why| Err(why.clone()));
                 match place.strip_prefix(prefix.as_slice()) {
-                    Some(key) if each(key, &value)? => {}
+                    Some(key) if each(key, value)? => {}
                     None if !is_ordered => {}
                     _ => break,
                 }
@@ -358,6 +364,7 @@ impl Store {
         if !self.catalog.may_have_tables() {
             return;
         }
+        self.core.keyspace_tables.note_any();
         for Named { number, operator, tables, .. } in self.names().unwrap_or_default().into_values() {
             self.core.keyspace_tables.set(number, tables);
             let built_in = operator.filter(|operator| operator.is_built_in);
@@ -371,7 +378,7 @@ impl Store {
     pub(super) fn has_lost_marker(&self) -> Result<bool> {
         let mut found = false;
         self.visit(Prefix::of(0), |_, value| {
-            found = found || is_record(value);
+            found = found || is_record(value?);
             Ok(!found)
         })?;
         Ok(found)

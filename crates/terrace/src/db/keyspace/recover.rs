@@ -2,7 +2,7 @@
 
 use terrace_base::{Error, Result};
 
-use super::records::{NEXT, Named, VERSION, version_with};
+use super::records::{LATEST, NEXT, Named, VERSION, version_with};
 use crate::db::Db;
 use crate::keyspaces::{DATED, Space, callbacks};
 
@@ -22,6 +22,7 @@ impl Db {
         if !store.has_lost_marker()? {
             return Ok(Vec::new());
         }
+        store.catalog.note_version(LATEST);
         let _alone = store.catalog.keep_out();
         store.begin_deadlines();
         store.catalog.set_beside(true);

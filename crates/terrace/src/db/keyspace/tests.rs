@@ -9,7 +9,7 @@ use super::records::{CATALOGUE, NEXT, Named, named, number_of, of_numbers, versi
 use crate::batch::{Op, WriteBatch};
 use crate::keyspaces::{DATED, OperatorName, TableSettings};
 use crate::options::{EngineKind, Options, PoolChoice, WriteOptions};
-use crate::{Db, Expiry, KeyspaceOptions};
+use crate::{Db, Expiry, KeyspaceOptions, MergeOperator, RepairOptions};
 
 fn open(dir: &tempfile::TempDir, engine: EngineKind) -> Db {
     let mut options = Options { engine, ..Options::default() };
@@ -74,6 +74,106 @@ fn a_lost_marker_is_told_and_set_again() {
         assert_eq!(db.keyspaces().unwrap(), ["one", "other"]);
         assert_eq!(db.get([0xff, 9]).unwrap().as_deref(), Some(&b"high"[..]));
         assert!(db.keyspace("new").unwrap().get("name").unwrap().is_none());
+    }
+}
+
+/// Two keyspaces whose keys have operands on top, of which a walk over all keys meets some first.
+fn with_operands(dir: &tempfile::TempDir) -> Db {
+    let db = open(dir, EngineKind::Lsm);
+    let merge = Some(MergeOperator::append().deferred());
+    for name in ["one", "other"] {
+        let options = KeyspaceOptions { merge: merge.clone(), ..KeyspaceOptions::default() };
+        let space = db.keyspace_with(name, options).unwrap();
+        space.put("k", "base").unwrap();
+        db.flush().unwrap();
+        space.merge("k", " and more").unwrap();
+    }
+    db
+}
+
+#[test]
+fn operands_are_in_the_way_of_no_recovery() {
+    for lost in [&[&b""[..], NEXT][..], &[b"", NEXT, &named("one")]] {
+        let dir = tempfile::tempdir().unwrap();
+        let db = with_operands(&dir);
+        lose(&db, lost);
+        drop(db);
+        for _ in 0..2 {
+            let db = open(&dir, EngineKind::Lsm);
+            let recovered = db.recover_keyspaces().unwrap();
+            assert!(recovered.is_empty() || recovered == ["recovered-1"]);
+            assert_eq!(check(&db), Vec::<String>::new());
+            let names = db.keyspaces().unwrap();
+            assert_eq!((names.len(), db.recover_keyspaces().unwrap().len()), (2, 0));
+            let name = names.last().unwrap();
+            let options = KeyspaceOptions { merge: Some(MergeOperator::append()), ..Default::default() };
+            let found = db.keyspace_with(name, options).unwrap().get("k").unwrap();
+            assert_eq!(found.as_deref(), Some(&b"base and more"[..]));
+        }
+    }
+}
+
+/// A value that is lost leaves its operands on an older one.
+#[test]
+fn a_repair_doubts_what_stands_on_what_is_lost() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = with_operands(&dir);
+    db.compact_range(..).unwrap();
+    let one = db.keyspace("one").unwrap();
+    one.put("k", "lost").unwrap();
+    db.flush().unwrap();
+    one.merge("k", " and more").unwrap();
+    db.close().unwrap();
+    drop((one, db));
+    let entries = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().path());
+    let tables = entries.filter(|path| path.extension().is_some_and(|e| e == "sst"));
+    let lost = |bytes: &[u8]| bytes.windows(4).position(|window| window == b"lost");
+    let mut with_it = tables.filter_map(|path| {
+        let bytes = std::fs::read(&path).unwrap();
+        lost(&bytes).map(|at| (path, bytes, at))
+    });
+    let (path, mut bytes, at) = with_it.next().unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(path, bytes).unwrap();
+    let options = Options { engine: EngineKind::Lsm, ..Options::default() };
+    let report = Db::repair_with(dir.path(), options, RepairOptions::default()).unwrap();
+    assert!(
+        !report.lost.is_empty() && report.doubts.iter().any(|doubt| doubt.contains("deferred")),
+        "{report:?}"
+    );
+    let db = open(&dir, EngineKind::Lsm);
+    let found = db.keyspace("one").unwrap().get("k").unwrap();
+    assert_eq!(found.as_deref(), Some(&b"base and more and more"[..]));
+}
+
+/// Without any record their keys are the default keyspace's: what nobody can fold must not be moved as if it were
+/// empty.
+#[test]
+fn what_cannot_be_read_is_not_moved() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = with_operands(&dir);
+    let names = [named("one"), named("other")];
+    let keys = [b"", NEXT, &names[0][..], &names[1]];
+    let get = |key: &[u8]| db.inner.unmasked.get(&CATALOGUE.place(key).unwrap(), None).unwrap().unwrap();
+    let records = keys.map(get);
+    lose(&db, &keys);
+    drop(db);
+    let db = open(&dir, EngineKind::Lsm);
+    for _ in 0..3 {
+        let refused = db.keyspace("one").unwrap_err();
+        assert!(refused.to_string().contains("their operator is not known"), "{refused}");
+        assert!(db.delete_range("a".."b").is_err() && db.iter().unwrap().any(|entry| entry.is_err()));
+    }
+    let mut batch = WriteBatch::new();
+    for (key, value) in keys.iter().zip(&records) {
+        batch.push(Op { kind: Kind::Put, key: &CATALOGUE.place(key).unwrap(), value });
+    }
+    db.write_placed(batch, WriteOptions::default()).unwrap();
+    drop(db);
+    let db = open(&dir, EngineKind::Lsm);
+    for name in ["one", "other"] {
+        let found = db.keyspace(name).unwrap().get("k").unwrap();
+        assert_eq!(found.as_deref(), Some(&b"base and more"[..]));
     }
 }
 

@@ -26,7 +26,7 @@ struct MergedIter<'tx> {
     /// Whether `stored` has no more.
     is_dry: bool,
     /// From the front, and from the back.
-    ahead: [Option<(Bytes, Bytes)>; 2],
+    ahead: [Option<(Bytes, Result<Bytes>)>; 2],
     /// What is left of the range: past what the front has given, before what the back has.
     lower: Bound<Bytes>,
     upper: Bound<Bytes>,
@@ -50,7 +50,7 @@ impl<'tx> MergedIter<'tx> {
             Direction::Backward => (1, 0),
         };
         if self.ahead[end].is_none() && !self.is_dry {
-            self.ahead[end] = self.stored.step(direction)?;
+            self.ahead[end] = self.stored.step_over(direction)?;
             self.is_dry = self.ahead[end].is_none();
         }
         Ok(if self.ahead[end].is_none() { other } else { end })
@@ -68,12 +68,12 @@ impl<'tx> MergedIter<'tx> {
                 Direction::Backward => stored.is_none_or(|stored| *key >= stored),
             });
             let Some((key, written)) = own else {
-                let entry = self.ahead[place].take();
-                match &entry {
-                    Some((key, _)) => self.pass(direction, key.clone()),
-                    None => self.note_end(),
-                }
-                return Ok(entry);
+                let Some((key, value)) = self.ahead[place].take() else {
+                    self.note_end();
+                    return Ok(None);
+                };
+                self.pass(direction, key.clone());
+                return Ok(Some((key, value?)));
             };
             let (key, written) = (key.clone(), written.clone());
             if stored == Some(&key) {

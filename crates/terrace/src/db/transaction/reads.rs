@@ -177,7 +177,9 @@ impl Reads {
             loop {
                 match (before.next()?, after.next()?) {
                     (None, None) => break,
-                    (before, after) if before == after => {}
+                    (Some((key, None)), Some((other, None)))
+                        if key == other && is_one_version(&**engine, then, &key)? => {}
+                    (before @ Some((_, Some(_))), after) if before == after => {}
                     (before, after) => {
                         let keys = before.into_iter().chain(after).map(|(key, _)| key);
                         return Err(Error::Conflict { key: keys.min().unwrap_or_default().to_vec() });
@@ -193,10 +195,18 @@ fn is_same(engine: &dyn Engine, then: Option<&Hold>, key: &[u8], seen: &Seen) ->
     Ok(match (seen, then) {
         (Seen::Value(value), _) => engine.get(key, None)? == *value,
         (Seen::Exists, _) => engine.contains(key)?,
-        (Seen::OfSnapshot, Some(then)) => engine.get(key, None)? == engine.get(key, Some(then.seq()))?,
+        (Seen::OfSnapshot, Some(then)) => match (engine.get(key, None), engine.get(key, Some(then.seq()))) {
+            (Err(_), Err(_)) => is_one_version(engine, then, key)?,
+            (now, before) => now? == before?,
+        },
         // Nothing tells: better once too often than to lose a write.
         (Seen::OfSnapshot, None) => false,
     })
+}
+
+/// Whether `key` has the version now that it had then. Values that are not known are the same if it has.
+fn is_one_version(engine: &dyn Engine, then: &Hold, key: &[u8]) -> Result<bool> {
+    Ok(engine.version(key, None)? == engine.version(key, Some(then.seq()))?)
 }
 
 /// The entries of a walk up to a bound.
@@ -222,7 +232,8 @@ impl<'a> Within<'a> {
         Ok(Within { walk: Some(walk), to })
     }
 
-    fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+    /// The next entry; its value is `None` if it is not known.
+    fn next(&mut self) -> Result<Option<(Bytes, Option<Bytes>)>> {
         let entry = self.walk.as_mut().map_or(Ok(None), |walk| walk.next())?;
         let order = |(key, _): &(Bytes, Bytes)| match self.to {
             Bound::Included(last) => key[..].cmp(last),
@@ -230,16 +241,13 @@ impl<'a> Within<'a> {
             Bound::Excluded(_) | Bound::Unbounded => Ordering::Less,
         };
         let order = entry.as_ref().map_or(Ordering::Greater, order);
-        if let Some(failure) = self.walk.as_ref().and_then(|walk| walk.failure())
-            && order != Ordering::Greater
-        {
-            return Err(failure.clone());
-        }
+        let is_known = self.walk.as_ref().is_none_or(|walk| walk.failure().is_none());
         if order != Ordering::Less {
             // What lies behind the last key may be many tombstones.
             self.walk = None;
         }
-        Ok(entry.filter(|_| order != Ordering::Greater))
+        let entry = entry.filter(|_| order != Ordering::Greater);
+        Ok(entry.map(|(key, value)| (key, is_known.then_some(value))))
     }
 }
 

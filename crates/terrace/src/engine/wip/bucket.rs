@@ -129,7 +129,7 @@ pub(super) struct Reached<'r> {
 
 impl<'r> Reached<'r> {
     /// The next table that may have a newer version than the one that `search` has found.
-    pub fn next_run(search: &mut Search<'_, Reached<'r>>) -> Result<Option<&'r Run>> {
+    pub fn next_run(search: &mut Search<'_, Reached<'r>>) -> Option<&'r Run> {
         let Reached { bucket, readable, .. } = search.at;
         while let Some(table) = readable.tables.get(search.at.next) {
             if search.is_over_at(&table.run) {
@@ -138,12 +138,10 @@ impl<'r> Reached<'r> {
             search.at.next += 1;
             if table.covers(search.key) {
                 bucket.note_read(table.level);
-                if table.run.may_contain(search.key)? {
-                    return Ok(Some(&table.run));
-                }
+                return Some(&table.run);
             }
         }
-        Ok(None)
+        None
     }
 }
 
@@ -187,11 +185,7 @@ impl Bucket {
 
     /// The newest version of `key` up to `at` in the tables of `readable`.
     pub fn get_in_tables(&self, readable: &Readable, key: &[u8], at: u64) -> Result<Option<Entry>> {
-        let mut search = Search::new(key, Reached { bucket: self, readable, next: 0 });
-        while let Some(run) = Reached::next_run(&mut search)? {
-            search.note(run.search(key, at)?);
-        }
-        Ok(search.newest)
+        Search::new(key, Reached { bucket: self, readable, next: 0 }).find(at, Reached::next_run)
     }
 
     /// The seed for the jitter of its thresholds.

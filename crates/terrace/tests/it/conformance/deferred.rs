@@ -3,7 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use terrace::{Db, ErrorKind, Keyspace, KeyspaceOptions, MergeOperator, Snapshot, WriteBatch};
+use terrace::{
+    Db, ErrorKind, Isolation, Keyspace, KeyspaceOptions, MergeOperator, Snapshot, TransactionIter,
+    TransactionOptions, WriteBatch,
+};
 use terrace_base::rng::Rng;
 use terrace_pmem::Granularity;
 
@@ -204,6 +207,17 @@ fn told(db: &Db, space: &Keyspace, kind: ErrorKind) {
     // Nobody else hears of it: not even where the walk looks one key beyond its range.
     assert_eq!(space.range(..key(1)).unwrap().map(Result::unwrap).count(), 1);
     assert_eq!(space.range(key(2)..key(3)).unwrap().rev().map(Result::unwrap).count(), 1);
+    // Nor is a transaction told of it that has written it itself, or gives what it has written before it.
+    let tx = db.transaction();
+    let own = tx.keyspace(space).unwrap();
+    let between = [&key(0)[..], b"0"].concat();
+    own.put(&between, "own").unwrap();
+    let first = own.iter().unwrap().take(2).map(|entry| entry.unwrap().1).collect::<Vec<_>>();
+    assert_eq!(first, ["good", "own"]);
+    own.put(key(1), "new").unwrap();
+    let values = |iter: TransactionIter<'_>| iter.map(|entry| entry.unwrap().1).collect::<Vec<_>>();
+    assert_eq!(values(own.range(..key(3)).unwrap()), ["good", "own", "new", "good"]);
+    drop(tx);
     for other in ["a", "z"].map(|name| db.keyspace(name).unwrap()) {
         assert_eq!(other.iter().unwrap().map(Result::unwrap).count(), 1);
         assert_eq!(other.iter().unwrap().rev().map(Result::unwrap).count(), 1);
@@ -254,9 +268,16 @@ pub fn what_cannot_be_folded_is_told(engine: &Engine) {
     db.compact_range(..).unwrap();
     let space = by(&db).unwrap();
     told(&db, &space, ErrorKind::MergeFailed);
-    // What is put or deleted can be read again.
-    space.put(key(3), b"new").unwrap();
-    space.delete(key(4)).unwrap();
+    // What is put or deleted can be read again, whoever else writes.
+    let [put, delete] = [Isolation::Snapshot, Isolation::Serializable]
+        .map(|isolation| db.transaction_with(TransactionOptions { isolation, ..Default::default() }));
+    put.keyspace(&space).unwrap().put(key(3), b"new").unwrap();
+    let of_delete = delete.keyspace(&space).unwrap();
+    of_delete.delete(key(4)).unwrap();
+    assert!(of_delete.range(key(4)..key(5)).unwrap().next().is_none());
+    db.put(b"default", b"2").unwrap();
+    put.commit().unwrap();
+    delete.commit().unwrap();
     assert_eq!(space.get(key(3)).unwrap().as_deref(), Some(&b"new"[..]));
     assert!(!space.contains_key(key(4)).unwrap());
     FAILS.store(false, Ordering::Relaxed);

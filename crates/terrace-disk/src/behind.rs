@@ -1,0 +1,337 @@
+//! Files that a thread writes while the caller makes what comes next.
+//!
+//! 1. The file gets the same bytes in the same order as without the thread.
+//! 2. What fails there is told by a later append, or by the sync: a sync that succeeds covers every append before it.
+//!    After a failure nothing is appended before a cut.
+//! 3. No thread is left when the file is closed, or when a sync or a cut returns. One that syncs a file beside the
+//!    caller has ended when the [`SyncBehind`] is gone.
+
+use std::panic::resume_unwind;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread::JoinHandle;
+
+use terrace_base::{Error, Result};
+
+use crate::fs::WriteFile;
+
+/// Appends shorter than this are made by the caller, as long as there is no thread.
+const LEAST_BYTES: usize = 256 << 10;
+
+/// Larger ones are cut, so that little is copied at a time.
+const MOST_BYTES: usize = 1 << 20;
+
+/// Appends that may wait for the thread.
+const WAITING: usize = 1;
+
+/// A file whose large appends are made by a thread.
+#[derive(Debug)]
+pub struct BehindFile {
+    path: PathBuf,
+    len: u64,
+    /// `None` in between.
+    state: Option<State>,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The caller has it.
+    Here(Kept),
+    /// A thread has it.
+    There(Writer),
+}
+
+/// A file that no thread has.
+#[derive(Debug)]
+struct Kept {
+    file: Box<dyn WriteFile>,
+    /// Why some of what was appended is lost.
+    failure: Option<Error>,
+}
+
+impl Kept {
+    /// The file, if it has all that was appended.
+    fn whole(&mut self) -> Result<&mut Box<dyn WriteFile>> {
+        self.failure.clone().map_or(Ok(&mut self.file), Err)
+    }
+
+    fn append(&mut self, data: &[u8]) -> Result<()> {
+        let appended = self.whole()?.append(data);
+        self.failure = appended.as_ref().err().cloned();
+        appended
+    }
+}
+
+/// The thread that writes a file.
+#[derive(Debug)]
+struct Writer {
+    to: SyncSender<Vec<u8>>,
+    /// Buffers that were written.
+    back: Receiver<Vec<u8>>,
+    thread: JoinHandle<Kept>,
+}
+
+impl Writer {
+    /// A thread that writes `file`, which comes back if there is none.
+    fn start(file: Box<dyn WriteFile>) -> std::result::Result<Writer, Box<dyn WriteFile>> {
+        let (to, buffers) = sync_channel(WAITING);
+        let (give_back, back) = channel();
+        let thread = hand_over(file, move |file| write_all(file, &buffers, &give_back))?;
+        Ok(Writer { to, back, thread })
+    }
+
+    /// Has the thread append `data`. False if it has ended.
+    fn append(&self, data: &[u8]) -> bool {
+        let mut buffer = self.back.try_recv().unwrap_or_default();
+        buffer.clear();
+        buffer.extend_from_slice(data);
+        self.to.send(buffer).is_ok()
+    }
+
+    /// The file, once the thread has ended.
+    fn end(self) -> std::thread::Result<Kept> {
+        drop(self.to);
+        self.thread.join()
+    }
+}
+
+/// Runs `work` on `file` in a thread; without one the file comes back.
+fn hand_over<T: Send + 'static>(
+    file: Box<dyn WriteFile>,
+    work: impl FnOnce(Box<dyn WriteFile>) -> T + Send + 'static,
+) -> std::result::Result<JoinHandle<T>, Box<dyn WriteFile>> {
+    let (give, take) = channel();
+    let run = move || work(take.recv().expect("the file is sent to every thread that was started"));
+    match std::thread::Builder::new().name("terrace-writer".into()).spawn(run) {
+        Ok(thread) => {
+            // The thread waits for it.
+            let _ = give.send(file);
+            Ok(thread)
+        }
+        Err(_) => Err(file),
+    }
+}
+
+/// Appends every buffer that comes, up to one that fails.
+fn write_all(file: Box<dyn WriteFile>, buffers: &Receiver<Vec<u8>>, give_back: &Sender<Vec<u8>>) -> Kept {
+    let mut kept = Kept { file, failure: None };
+    for buffer in buffers {
+        if kept.append(&buffer).is_err() {
+            break;
+        }
+        // Nobody wants it at the end.
+        let _ = give_back.send(buffer);
+    }
+    kept
+}
+
+impl BehindFile {
+    /// `file`, written by a thread from the first large append on.
+    pub fn new(file: Box<dyn WriteFile>) -> BehindFile {
+        let (path, len) = (file.path().to_path_buf(), file.len());
+        BehindFile { path, len, state: Some(State::Here(Kept { file, failure: None })) }
+    }
+
+    /// The file, which no thread has any more.
+    fn here(&mut self) -> Result<&mut Kept> {
+        let kept = match self.state.take().ok_or(Error::Closed)? {
+            State::Here(kept) => kept,
+            State::There(writer) => writer.end().unwrap_or_else(|panic| resume_unwind(panic)),
+        };
+        match self.state.insert(State::Here(kept)) {
+            State::Here(kept) => Ok(kept),
+            State::There(_) => Err(Error::Closed),
+        }
+    }
+
+    /// Has a thread append `data`. False if there is none.
+    fn append_there(&mut self, data: &[u8]) -> bool {
+        if data.len() >= LEAST_BYTES {
+            self.start();
+        }
+        matches!(&self.state, Some(State::There(writer)) if writer.append(data))
+    }
+
+    /// Starts a thread, if the system gives one.
+    fn start(&mut self) {
+        self.state = match self.state.take() {
+            Some(State::Here(Kept { file, failure: None })) => Some(match Writer::start(file) {
+                Ok(writer) => State::There(writer),
+                Err(file) => State::Here(Kept { file, failure: None }),
+            }),
+            state => state,
+        };
+    }
+}
+
+impl WriteFile for BehindFile {
+    fn append(&mut self, data: &[u8]) -> Result<()> {
+        for part in data.chunks(MOST_BYTES) {
+            if !self.append_there(part) {
+                self.here()?.append(part)?;
+            }
+            self.len += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<()> {
+        self.here()?.whole()?.sync()
+    }
+
+    fn cut(&mut self, len: u64) -> Result<()> {
+        let kept = self.here()?;
+        let has_all = len <= kept.file.len();
+        kept.file.cut(len)?;
+        if has_all {
+            kept.failure = None;
+        }
+        self.len = kept.file.len();
+        Ok(())
+    }
+
+    fn trim(&mut self) -> Result<()> {
+        self.here()?.whole()?.trim()
+    }
+
+    fn len(&self) -> u64 {
+        self.len
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for BehindFile {
+    fn drop(&mut self) {
+        if let Some(State::There(writer)) = self.state.take() {
+            // A panic there has been reported by its hook.
+            let _ = writer.end();
+        }
+    }
+}
+
+/// The last sync of a file, which the caller awaits later; the file is closed then.
+#[derive(Debug)]
+pub struct SyncBehind(Option<Syncing>);
+
+#[derive(Debug)]
+enum Syncing {
+    /// A thread does it.
+    There(JoinHandle<Result<()>>),
+    /// Who waits does it.
+    Later(Box<dyn WriteFile>),
+}
+
+impl SyncBehind {
+    /// Syncs `file` beside what the caller does; without a thread, when it is awaited.
+    pub fn start(file: Box<dyn WriteFile>) -> SyncBehind {
+        let syncing = match hand_over(file, |mut file| file.sync()) {
+            Ok(thread) => Syncing::There(thread),
+            Err(file) => Syncing::Later(file),
+        };
+        SyncBehind(Some(syncing))
+    }
+
+    /// Syncs `file` when it is awaited.
+    pub fn later(file: Box<dyn WriteFile>) -> SyncBehind {
+        SyncBehind(Some(Syncing::Later(file)))
+    }
+
+    /// Waits until everything is durable.
+    ///
+    /// # Errors
+    ///
+    /// Those of the sync, and of what was appended before it.
+    pub fn wait(mut self) -> Result<()> {
+        match self.0.take() {
+            Some(Syncing::There(thread)) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            Some(Syncing::Later(mut file)) => file.sync(),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for SyncBehind {
+    fn drop(&mut self) {
+        if let Some(Syncing::There(thread)) = self.0.take() {
+            // Nobody has asked whether it is durable.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrace_base::rng::Rng;
+
+    use super::*;
+    use crate::fs::Fs;
+    use crate::sim::{Fault, SimFs};
+
+    #[test]
+    fn the_file_gets_every_byte_in_order() {
+        let (fs, path, mut rng) = (SimFs::new(), Path::new("/f"), Rng::new(1));
+        let (mut file, mut wanted) = (BehindFile::new(fs.create(path).unwrap()), Vec::new());
+        for round in 0..60u64 {
+            let len = [7, LEAST_BYTES - 1, LEAST_BYTES, 3 * MOST_BYTES + 5][rng.below(4) as usize];
+            let data: Vec<u8> = (0..len as u64).map(|i| (i ^ round) as u8).collect();
+            file.append(&data).unwrap();
+            wanted.extend(data);
+            match rng.below(8) {
+                0 => file.sync().unwrap(),
+                1 => {
+                    let len = rng.below(wanted.len() as u64 + 1);
+                    wanted.truncate(len as usize);
+                    file.cut(len).unwrap();
+                }
+                _ => {}
+            }
+            assert_eq!(file.len(), wanted.len() as u64);
+        }
+        drop(file);
+        assert!(fs.read(path).unwrap() == wanted);
+    }
+
+    #[test]
+    fn a_last_sync_tells_of_everything_before_it() {
+        let part = vec![7; MOST_BYTES];
+        for (after, is_later) in (0..8).map(|i| (i / 2, i % 2 == 0)) {
+            let (fs, path) = (SimFs::new(), Path::new("/f"));
+            let mut file = BehindFile::new(fs.create(path).unwrap());
+            fs.sync_dir(Path::new("/")).unwrap();
+            fs.inject(Some(Fault { after, only_changes: true, sticky: false }));
+            let taken = (0..2).all(|_| file.append(&part).is_ok());
+            let begin = if is_later { SyncBehind::later } else { SyncBehind::start };
+            let synced = begin(Box::new(file)).wait();
+            assert_eq!(synced.is_ok(), after == 3, "after {after}, {taken}");
+            if synced.is_ok() {
+                assert_eq!(fs.crash_losing_all().read(path).unwrap().len(), 2 * MOST_BYTES);
+            }
+        }
+    }
+
+    #[test]
+    fn a_sync_after_a_lost_append_fails() {
+        const PARTS: u64 = 8;
+        let part = vec![7; MOST_BYTES];
+        for after in 0..PARTS + 2 {
+            let (fs, path) = (SimFs::new(), Path::new("/f"));
+            let mut file = BehindFile::new(fs.create(path).unwrap());
+            fs.inject(Some(Fault { after, only_changes: true, sticky: false }));
+            let taken: Vec<bool> = (0..PARTS).map(|_| file.append(&part).is_ok()).collect();
+            // Nothing is taken after what was refused.
+            assert!(taken.is_sorted_by(|before, later| before >= later), "{taken:?}");
+            assert_eq!(file.sync().is_ok(), after > PARTS, "after {after}");
+            fs.inject(None);
+            let there = after.min(PARTS) * MOST_BYTES as u64;
+            // A part of what was refused may be there.
+            assert!(fs.read(path).unwrap().len() as u64 >= there);
+            // Cut to what it has it goes on, unless it takes no more.
+            file.cut(there).unwrap();
+            let goes_on = file.append(&part).and_then(|()| file.sync()).is_ok();
+            assert!(!goes_on || fs.read(path).unwrap().len() as u64 == there + MOST_BYTES as u64);
+        }
+    }
+}
