@@ -3,6 +3,7 @@
 //! Memtables are flushed oldest first. The manifest takes the run, the last sequence number in it and the end
 //! of the memtable's log as one group, so after a crash a flush has happened or not.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use terrace_base::{ErrorKind, Result};
@@ -97,7 +98,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         let held = self.core.snapshots.list();
         let levels = self.readable().levels.clone();
         // Older versions may lie in any run; those of older memtables are in runs by now.
-        let mut survivors = Survivors::new(&held, |key: &[u8], _| levels.lacks(0, key));
+        let mut survivors = Survivors::new(&held, |key: &[u8], _: RangeInclusive<u64>| levels.lacks(0, key));
         let run_bytes = self.policy.outputs(0).run_bytes;
         let (core, manifest, below) = (&self.core, &self.manifest, Below::default());
         let outputs = match self.runs.lists().filter(|_| kind == RunKind::List) {

@@ -1,6 +1,7 @@
 //! The merge of one compaction, cut into parts that run in parallel where threads are free.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -132,10 +133,13 @@ impl Merge {
             Some(from) => cursor.seek(from, u64::MAX)?,
             None => cursor.seek_first()?,
         }
-        // Versions that stay on level 0 may hide others in other runs there.
-        let lacks_older =
-            |key: &[u8], _| self.pick.output > 0 && sources.levels.lacks(self.pick.output + 1, key);
-        let mut survivors = Survivors::new(&self.held, lacks_older);
+        // Versions that stay on level 0 may hide others in other runs there. Between two versions of the inputs none lies
+        // elsewhere: of two on different levels the newer is on the upper one.
+        let lacks = |key: &[u8], numbers: RangeInclusive<u64>| {
+            let is_between = *numbers.start() > 0;
+            is_between || self.pick.output > 0 && sources.levels.lacks(self.pick.output + 1, key)
+        };
+        let mut survivors = Survivors::new(&self.held, lacks);
         let limits = tree.policy.outputs(self.pick.output);
         let below = self.below(sources, part, limits.overlap_bytes);
         let outputs = match tree.runs.lists().filter(|_| self.kind == RunKind::List) {

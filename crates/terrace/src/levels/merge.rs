@@ -1,9 +1,11 @@
 //! Which versions of a key a flush or a compaction keeps.
 //!
-//! Versions come newest first. A version stays if no newer one came before it, if a snapshot sees it: one
-//! taken between it and the next newer one, or if the next newer one stays and is an operand. A tombstone that would stay is still dropped if it has nothing
-//! left to hide: no snapshot is older than it, so that every older version is dropped in this merge, and no
-//! older version can lie anywhere else.
+//! Versions come newest first. A version stays if no newer one came before it, if a snapshot sees it: one taken between
+//! it and the next newer one, or if the next newer one stays and is an operand. A tombstone that would stay is still
+//! dropped if it has nothing left to hide: no snapshot is older than it, so that every older version is dropped in this
+//! merge, and no older version can lie anywhere else.
+
+use std::ops::RangeInclusive;
 
 use terrace_table::Kind;
 
@@ -14,8 +16,8 @@ use crate::core::snapshots::is_needed;
 pub(crate) struct Survivors<'a, F> {
     /// Snapshots, ascending, listed after everything in the merge had become visible.
     held: &'a [u64],
-    /// Whether no version of a key that is older than a sequence number lies outside the merge.
-    lacks_older: F,
+    /// Whether no version of a key with one of these sequence numbers lies outside the merge, as far as that is known.
+    lacks: F,
     key: Vec<u8>,
     newer: Option<Newer>,
     is_newest: bool,
@@ -29,10 +31,10 @@ struct Newer {
     needs_older: bool,
 }
 
-impl<'a, F: Fn(&[u8], u64) -> bool> Survivors<'a, F> {
-    /// For a merge outside which no older version lies of the keys for which `lacks_older` says so.
-    pub fn new(held: &'a [u64], lacks_older: F) -> Self {
-        Survivors { held, lacks_older, key: Vec::new(), newer: None, is_newest: false }
+impl<'a, F: Fn(&[u8], RangeInclusive<u64>) -> bool> Survivors<'a, F> {
+    /// For a merge outside which no versions lie of the keys and with the sequence numbers for which `lacks` says so.
+    pub fn new(held: &'a [u64], lacks: F) -> Self {
+        Survivors { held, lacks, key: Vec::new(), newer: None, is_newest: false }
     }
 
     /// Whether the next version stays.
@@ -50,7 +52,8 @@ impl<'a, F: Fn(&[u8], u64) -> bool> Survivors<'a, F> {
             is_needed(self.held, seq, newer.seq) || newer.needs_older && newer.seq != seq
         });
         let is_copy = newer.is_some_and(|newer| newer.seq == seq);
-        if !is_copy {
+        // What a merge has made of an operand needs nothing, and neither does the operand beside it.
+        if !is_copy || kind.is_whole() {
             self.newer = Some(Newer { seq, needs_older: is_needed && !kind.is_whole() });
         }
         is_needed && (kind != Kind::Delete || !self.hides_nothing(seq))
@@ -61,9 +64,9 @@ impl<'a, F: Fn(&[u8], u64) -> bool> Survivors<'a, F> {
         self.newer.is_some_and(|newer| is_needed(self.held, seq, newer.seq))
     }
 
-    /// Whether no version of `key` that is older than `seq` lies anywhere else.
-    pub fn is_last(&self, key: &[u8], seq: u64) -> bool {
-        (self.lacks_older)(key, seq)
+    /// Whether no version of `key` with one of these numbers lies outside the merge.
+    pub fn has_all(&self, key: &[u8], numbers: RangeInclusive<u64>) -> bool {
+        (self.lacks)(key, numbers)
     }
 
     /// Whether the version that was last asked about is the newest of its key in this merge.
@@ -73,7 +76,8 @@ impl<'a, F: Fn(&[u8], u64) -> bool> Survivors<'a, F> {
 
     /// Whether the version that was last asked about hides no other one from anybody.
     pub fn hides_nothing(&self, seq: u64) -> bool {
-        self.held.first().is_none_or(|&oldest| oldest >= seq) && (self.lacks_older)(&self.key, seq)
+        let is_seen_past = self.held.first().is_some_and(|&oldest| oldest < seq);
+        !is_seen_past && seq.checked_sub(1).is_none_or(|older| (self.lacks)(&self.key, 0..=older))
     }
 }
 
@@ -82,7 +86,7 @@ mod tests {
     use super::*;
 
     fn kept(held: &[u64], versions: &[(&str, u64, Kind)]) -> Vec<u64> {
-        let mut survivors = Survivors::new(held, |_: &[u8], _| true);
+        let mut survivors = Survivors::new(held, |_: &[u8], _: RangeInclusive<u64>| true);
         let keeps = |(key, seq, kind): &&(&str, u64, Kind)| survivors.keeps(key.as_bytes(), *seq, *kind);
         versions.iter().filter(keeps).map(|v| v.1).collect()
     }

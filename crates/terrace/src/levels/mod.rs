@@ -7,6 +7,7 @@
 //! | `many.rs` | lookups of many keys together |
 //! | `hidden.rs` | tables of a sorted stream that appear in one step |
 //! | `merge.rs` | which versions a merge keeps |
+//! | `operands.rs` | operands as a lookup finds them |
 //! | `run.rs`, `lists.rs` | the elements of a level: SSTables, and lists in persistent memory |
 //! | `row.rs` | the runs of one level in order |
 //! | `output.rs`, `list_writer.rs` | writing the runs of a flush or a compaction |
@@ -26,6 +27,7 @@ pub(crate) mod list_writer;
 pub(crate) mod lists;
 pub(crate) mod many;
 pub(crate) mod merge;
+pub(crate) mod operands;
 pub(crate) mod output;
 pub(crate) mod row;
 pub(crate) mod run;

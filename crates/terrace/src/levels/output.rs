@@ -6,6 +6,7 @@
 
 mod stack;
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use terrace_base::Result;
@@ -252,7 +253,7 @@ impl<'a> Outputs<'a> {
     /// Adds the versions at `cursor`, up to the key `to`, that `survivors` keeps and that belong to the
     /// inputs by `is_input`: others lie elsewhere, and only hide older ones. It checks for more urgent work
     /// now and then, and ends if that returns an error.
-    pub fn add_survivors<C: Cursor, F: Fn(&[u8], u64) -> bool>(
+    pub fn add_survivors<C: Cursor, F: Fn(&[u8], RangeInclusive<u64>) -> bool>(
         &mut self,
         cursor: &mut C,
         to: Option<&[u8]>,

@@ -24,10 +24,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use terrace_base::Result;
 use terrace_base::rng::Rng;
-use terrace_table::{Cursor, Kind};
+use terrace_table::{Cursor, Entry, Kind};
 
 use crate::core::lent::Lent;
 use arena::Arena;
@@ -89,7 +90,12 @@ impl<'a> Version<'a> {
         (self.kind == Kind::Put).then_some(self.value)
     }
 
-    /// The same, to be shown.
+    /// The version, to be kept.
+    pub fn into_entry(self) -> Entry {
+        Entry { seq: self.seq, kind: self.kind, value: Bytes::copy_from_slice(self.value) }
+    }
+
+    /// The value, to be shown.
     pub fn lent(&self) -> Option<Lent<'a>> {
         self.put().map(|value| Lent::in_place(self.seq, value))
     }

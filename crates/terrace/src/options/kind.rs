@@ -102,7 +102,7 @@ engines! {
     Split: "split", 8, Newest, None, ORDER;
     /// WipDB (Zhao's dissertation): the keys are divided into buckets, each with its own memtable and a small
     /// tiered LSM-tree.
-    Wip: "wip", 5, Logs, DramShare, ORDER | INGESTS | FILTERS;
+    Wip: "wip", 5, Logs, DramShare, ORDER | INGESTS | FILTERS | OPERANDS;
     /// LAB-DB, reconstructed from its abstract: a leveled LSM-tree with the newest values of busy keys in persistent memory.
     Lab: "lab", 7, Newest, Dram, ORDER | FILTERS;
     /// TLSM: a leveled LSM-tree whose upper runs lie in persistent memory and are merged by moving records'

@@ -10,6 +10,7 @@
 //! stays, and of its tables only the unfinished one is removed.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -255,7 +256,7 @@ fn write_tables(
         sink(finished);
     };
     // Tombstones are looked up in the index below, which may fail.
-    let mut survivors = Survivors::new(held, |_: &[u8], _| false);
+    let mut survivors = Survivors::new(held, |_: &[u8], _: RangeInclusive<u64>| false);
     let mut seen = 0;
     while cursor.valid() {
         let (seq, kind) = (cursor.seq(), cursor.version_kind()?);

@@ -5,13 +5,14 @@
 //! 2. A table lies within one bucket's range. So does a memtable, except one that was active when the bucket
 //!    was split: it stays in every new bucket until it is flushed.
 //! 3. Every version of a key in a memtable is newer than every one in an older memtable, and those are newer
-//!    than any in a table. Between tables only sequence numbers decide: a lookup continues until no table can
-//!    hold a newer version.
+//!    than any in a table; after a replay it may be a copy of one there. Between tables only sequence numbers
+//!    decide: a lookup continues until no table can hold a newer version.
 //! 4. A bucket is replaced by others when it is split or joined; a holder may still read its previous
 //!    contents.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -27,7 +28,7 @@ use super::range_reads::RangeReads;
 use crate::compaction::buckets::{BucketFigures, BucketTable, LEVELS};
 use crate::levels::many::Search;
 use crate::levels::run::Run;
-use crate::memtable::Memtables;
+use crate::memtable::{Memtables, Version};
 
 /// The level where merges of a whole bucket go.
 pub(super) const LAST_LEVEL: usize = LEVELS - 1;
@@ -111,10 +112,19 @@ impl Readable {
         Readable { memtables: self.memtables.rotated(active), tables: self.tables.clone() }
     }
 
-    /// Whether no table but those of `except` may hold a version of `key` that is older than `seq`.
-    pub fn lacks_older(&self, key: &[u8], seq: u64, except: &[u64]) -> bool {
-        let may = |table: &&Placed| table.run.meta().min_seq < seq && table.covers(key);
+    /// Whether no table but those of `except` may hold a version of `key` with one of these numbers.
+    pub fn lacks(&self, key: &[u8], numbers: RangeInclusive<u64>, except: &[u64]) -> bool {
+        let (from, to) = numbers.into_inner();
+        let may = |table: &&Placed| {
+            let meta = table.run.meta();
+            meta.min_seq <= to && from <= meta.max_seq && table.covers(key)
+        };
         self.tables.iter().filter(may).all(|table| except.contains(&table.run.number()))
+    }
+
+    /// The newest version of `key` in memtables up to sequence number `at`.
+    pub fn newest_in_memory(&self, key: &[u8], at: u64) -> Option<Version<'_>> {
+        self.memtables.iter().find_map(|memtable| memtable.get(key, at))
     }
 }
 

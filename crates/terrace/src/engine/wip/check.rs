@@ -75,7 +75,7 @@ fn check_versions(bucket: &Bucket, readable: &Readable, report: &mut CheckReport
             key.clear();
             key.extend_from_slice(cursor.key());
             deepest = None;
-            report.keys += u64::from(cursor.kind() == Kind::Put);
+            report.keys += u64::from(cursor.kind() != Kind::Delete);
         } else if cursor.seq() == last {
             // A copy of a version above it: a joined bucket is replayed from the lower of its two parts'
             // flushed numbers.

@@ -148,7 +148,12 @@ impl Wip {
     }
 
     /// Merges all free sublevels of `level` into one of the next; false if nothing is left to merge.
-    fn compact_level(&self, bucket: &Arc<Bucket>, level: usize, patience: Patience) -> Result<bool> {
+    pub(super) fn compact_level(
+        &self,
+        bucket: &Arc<Bucket>,
+        level: usize,
+        patience: Patience,
+    ) -> Result<bool> {
         let claim = {
             let mut plan = self.planning.lock();
             if plan.ending.contains(&bucket.lower) || !self.is_current(bucket) {

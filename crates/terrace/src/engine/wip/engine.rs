@@ -40,8 +40,16 @@ impl Engine for Wip {
         self.log.sync().inspect_err(|_| self.log.try_to_mend(self))
     }
 
+    fn keeps_operands(&self) -> bool {
+        true
+    }
+
+    fn operands_in_memory(&self, key: &[u8]) -> Option<usize> {
+        self.operands_above_tables(key)
+    }
+
     fn get(&self, key: &[u8], at: Option<u64>) -> Result<Option<Bytes>> {
-        self.with_value(key, at, to_keep)
+        self.with_value(key, at, |value| value.known().map(to_keep))?.transpose()
     }
 
     fn get_with(&self, key: &[u8], at: Option<u64>, show: &mut dyn FnMut(Lent<'_>)) -> Result<bool> {
@@ -53,7 +61,7 @@ impl Engine for Wip {
     }
 
     fn contains(&self, key: &[u8]) -> Result<bool> {
-        Ok(self.with_value(key, None, |_| ())?.is_some())
+        self.exists(key)
     }
 
     fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn EngineIter>> {

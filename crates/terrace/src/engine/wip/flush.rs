@@ -7,6 +7,7 @@
 //! unreliable, all memtables are flushed as one; that is everything up to some moment, and needs no log.
 
 use std::io;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -92,8 +93,8 @@ impl Wip {
         let mut outputs = Outputs::new(&self.core, &self.manifest, self.writer_options(), Below::default());
         for memtable in batch {
             outputs.begin_part(buckets.cuts(&memtable.lower, memtable.upper.as_deref()))?;
-            let lacks_older = |key: &[u8], seq| lacks_older(&buckets, memtable, key, seq);
-            let mut survivors = Survivors::new(&held, lacks_older);
+            let lacks = |key: &[u8], numbers| lacks(&buckets, memtable, key, numbers);
+            let mut survivors = Survivors::new(&held, lacks);
             memtable.visit(|key, seq, kind, value| match survivors.keeps(key, seq, kind) {
                 true => outputs.add(key, seq, kind, value),
                 false => Ok(()),
@@ -134,11 +135,16 @@ impl Wip {
     }
 }
 
-/// Whether no version of `key` older than `seq` lies outside `memtable`.
-fn lacks_older(buckets: &Buckets, memtable: &Arc<BucketMemtable>, key: &[u8], seq: u64) -> bool {
+/// Whether no version of `key` with one of these numbers lies outside `memtable`, if it is known.
+fn lacks(
+    buckets: &Buckets,
+    memtable: &Arc<BucketMemtable>,
+    key: &[u8],
+    numbers: RangeInclusive<u64>,
+) -> bool {
     let readable = buckets.find(key).readable.load();
     let oldest = readable.memtables.iter().rfind(|other| !other.is_empty());
-    oldest.is_some_and(|oldest| Arc::ptr_eq(oldest, memtable)) && readable.lacks_older(key, seq, &[])
+    oldest.is_some_and(|oldest| Arc::ptr_eq(oldest, memtable)) && readable.lacks(key, numbers, &[])
 }
 
 fn is_mostly_tombstones(meta: &TableMeta) -> bool {

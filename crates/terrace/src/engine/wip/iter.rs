@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use terrace_base::Result;
+use terrace_base::{Error, Result};
 use terrace_table::Cursor;
 
 use super::Wip;
@@ -133,6 +133,10 @@ impl EngineIter for BucketIter {
             }
         }
         Ok(None)
+    }
+
+    fn failure(&self) -> Option<&Error> {
+        self.here.as_ref().and_then(|here| here.entries.failure())
     }
 
     fn passed(&self) -> u64 {

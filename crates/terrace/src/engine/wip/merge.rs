@@ -1,5 +1,7 @@
 //! Merging tables of a bucket.
 
+use std::ops::RangeInclusive;
+
 use terrace_base::{Error, Result};
 use terrace_table::Cursor;
 
@@ -31,11 +33,18 @@ impl Wip {
         patience: Patience,
     ) -> Result<Vec<Written>> {
         self.refuse_without_room(inputs)?;
-        // Whatever arrives in the bucket from now on is newer than the merged tables.
+        // Whatever arrives in the bucket from now on is newer than the merged tables. What is there need not be: tables
+        // of a level are older than those below if a merge of the whole bucket has read them and was cut short, and
+        // after a replay memtables may hold copies of what is in tables.
         let readable = claim.bucket.readable.load_full();
         let held = self.seen();
-        let numbers: Vec<u64> = inputs.iter().map(|table| table.run.number()).collect();
-        let mut survivors = Survivors::new(&held, |key: &[u8], seq| readable.lacks_older(key, seq, &numbers));
+        let inputs_of: Vec<u64> = inputs.iter().map(|table| table.run.number()).collect();
+        let lacks = |key: &[u8], numbers: RangeInclusive<u64>| {
+            let in_memory = readable.newest_in_memory(key, *numbers.end());
+            let is_in_memory = in_memory.is_some_and(|version| numbers.contains(&version.seq));
+            !is_in_memory && readable.lacks(key, numbers, &inputs_of)
+        };
+        let mut survivors = Survivors::new(&held, lacks);
         let rows = sublevels(inputs);
         let child = |row: Row, ahead| -> Result<Box<dyn Cursor>> {
             Ok(Box::new(LevelCursor::new(row, false, ahead)))

@@ -153,7 +153,7 @@ impl Wip {
                 if replaying == Replaying::Asked && is_in_tables(buckets.at(place), op.key, seq)? {
                     continue;
                 }
-                let value = if op.kind == Kind::Put { op.value } else { &[] };
+                let value = if op.kind == Kind::Delete { &[] } else { op.value };
                 buckets.at(place).readable.load().active().insert(&Op { value, ..op }, seq, *number);
             }
         }
@@ -195,10 +195,16 @@ impl Wip {
     }
 }
 
-/// Whether a table of `bucket` has a version of `key` that is not older than `seq`.
+/// Whether a table of `bucket` has version `seq` of `key`, or a newer one that does not stand on it.
 fn is_in_tables(bucket: &Arc<Bucket>, key: &[u8], seq: u64) -> Result<bool> {
-    let newest = bucket.get_in_tables(&bucket.readable.load(), key, u64::MAX)?;
-    Ok(newest.is_some_and(|found| found.seq >= seq))
+    let (readable, mut up_to) = (bucket.readable.load(), u64::MAX);
+    while let Some(found) = bucket.get_in_tables(&readable, key, up_to)?.filter(|found| found.seq >= seq) {
+        if found.seq == seq || found.kind.is_whole() {
+            return Ok(true);
+        }
+        up_to = found.seq - 1;
+    }
+    Ok(false)
 }
 
 fn describe(state: StartState, replayed: &Replayed, took: Duration) -> String {

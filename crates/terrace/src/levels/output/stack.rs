@@ -1,5 +1,7 @@
 //! Operands in a merge of runs, with what they stand on.
 
+use std::ops::RangeInclusive;
+
 use bytes::Bytes;
 use terrace_base::Result;
 use terrace_table::{Cursor, Kind};
@@ -29,9 +31,10 @@ impl Stacked {
 }
 
 impl Outputs<'_> {
-    /// Adds the operand at `cursor`, which stays, with what it stands on: folded, if that is here as far as anybody sees
-    /// it apart from the operand. The cursor passes these versions.
-    pub(super) fn add_stack<C: Cursor, F: Fn(&[u8], u64) -> bool>(
+    /// Adds the operand at `cursor`, which stays, with what it stands on: folded, if that is here as far as nobody sees
+    /// it apart from the operand, and nothing that lies outside the merge belongs in between. The cursor passes these
+    /// versions.
+    pub(super) fn add_stack<C: Cursor, F: Fn(&[u8], RangeInclusive<u64>) -> bool>(
         &mut self,
         cursor: &mut C,
         survivors: &mut Survivors<'_, F>,
@@ -39,21 +42,25 @@ impl Outputs<'_> {
     ) -> Result<()> {
         let (key, is_newest) = (cursor.key().to_vec(), survivors.is_newest());
         let mut stack = vec![Stacked::at(cursor, true)?];
-        let (mut is_complete, mut is_apart, mut bytes) = (false, false, 0);
+        let first = stack[0].seq;
+        // From which number on all versions must be here for it to be folded; `None` if its beginning is not.
+        let mut begins: Option<u64> = None;
+        let (mut is_apart, mut bytes) = (false, 0);
         loop {
             let last = stack.last().map_or(0, |last| last.seq);
             cursor.next()?;
             if !cursor.valid() || cursor.key() != key {
-                is_complete |= survivors.is_last(&key, last);
+                begins = Some(0);
                 break;
             }
             let (seq, kind) = (cursor.seq(), cursor.kind());
             if seq == last {
                 // A copy that a repair has left, which may be what a merge has made of the operand.
                 if kind.is_whole() {
+                    survivors.keeps(&key, seq, kind);
                     stack.pop();
                     stack.push(Stacked::at(cursor, true)?);
-                    is_complete = true;
+                    begins = Some(seq);
                     cursor.next()?;
                     break;
                 }
@@ -68,11 +75,12 @@ impl Outputs<'_> {
             let stays = survivors.keeps(&key, seq, kind);
             stack.push(Stacked::at(cursor, stays)?);
             if kind.is_whole() {
-                is_complete = true;
+                begins = Some(seq);
                 cursor.next()?;
                 break;
             }
         }
+        let is_complete = begins.is_some_and(|from| survivors.has_all(&key, from..=first));
         let folded = if is_complete { self.fold(&key, &stack) } else { None };
         let Some(value) = folded else {
             // A tombstone that hides nothing goes, as it does without operands on it.

@@ -2,6 +2,7 @@
 
 mod figures;
 mod ingests;
+mod operands;
 mod repairs;
 mod room;
 mod telling;
@@ -24,6 +25,7 @@ use super::bucket::Bucket;
 use super::change::BucketsEdit;
 use super::open::{assemble, log_home};
 use super::recover::Replaying;
+use crate::background::Patience;
 use crate::batch::WriteBatch;
 use crate::commit_log::LOG_ROOTS;
 use crate::core::Core;

@@ -71,7 +71,7 @@ fn some_key(rng: &mut Rng) -> Vec<u8> {
     }
 }
 
-fn tiny(rng: &mut Rng) -> Options {
+pub(super) fn tiny(rng: &mut Rng) -> Options {
     let kinds = [BucketMemtableKind::Hash, BucketMemtableKind::Skiplist, BucketMemtableKind::Adaptive];
     let mut options = options();
     options.wip.memtable = kinds[rng.below(3) as usize];
@@ -85,7 +85,7 @@ fn tiny(rng: &mut Rng) -> Options {
 }
 
 /// Joins two neighbours, whatever they hold.
-fn join_some(wip: &Wip, rng: &mut Rng) {
+pub(super) fn join_some(wip: &Wip, rng: &mut Rng) {
     let buckets = wip.buckets();
     if buckets.len() > 1 {
         let left = rng.below(buckets.len() as u64 - 1) as usize;
