@@ -49,7 +49,7 @@ fn value(rng: &mut Rng) -> Vec<u8> {
 }
 
 fn batch(rng: &mut Rng, db: &Db, model: &mut Model) {
-    let (space, mut batch) = (merging(db, SPACE, MergeOperator::append()), WriteBatch::new());
+    let (space, mut batch) = (merging(db, SPACE, MergeOperator::append().deferred()), WriteBatch::new());
     model.entry(SPACE).or_default();
     for _ in 0..rng.below(7) {
         let is_default = rng.one_in(2);
@@ -98,7 +98,7 @@ fn ingest(rng: &mut Rng, db: &Db, model: &mut Model) {
     let fill = |ingest: &mut Ingest<'_>| entries.iter().try_for_each(|(key, value)| ingest.put(key, value));
     let done = match is_default {
         true => db.ingest(fill).unwrap(),
-        false => merging(db, SPACE, MergeOperator::append()).ingest(fill).unwrap(),
+        false => merging(db, SPACE, MergeOperator::append().deferred()).ingest(fill).unwrap(),
     };
     assert_eq!(done.entries, entries.len() as u64);
     model.entry(if is_default { "" } else { SPACE }).or_default().extend(entries);

@@ -1,5 +1,7 @@
-//! Keyspaces that are made and dropped, and keys of the default one that make room for them, crashed anywhere.
+//! Keyspaces that are made and dropped, and keys of the default one that make room for them, crashed anywhere; and
+//! operands that are kept while what they stand on moves.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use terrace::{EngineKind, Expiry, Keyspace, KeyspaceOptions, MergeOperator, WriteBatch};
@@ -9,7 +11,7 @@ use terrace_sim::{KvModel, Recorder};
 
 use super::room::everywhere;
 use super::scenarios::Nested;
-use super::spaces::{Session, Story};
+use super::spaces::{IMAGES, Session, Story};
 use crate::harness::{key_in, there_is};
 
 /// Entries of the second one can expire.
@@ -33,6 +35,7 @@ enum Op {
     PutDue(u8),
     Sweep,
     Flush,
+    Compact,
     Background,
     Reopen,
 }
@@ -59,6 +62,43 @@ fn drawn(seed: u64) -> Vec<Op> {
         }
     }));
     ops
+}
+
+/// Appends to many keys, of which most are deleted then, and a few appended to again: buckets are split and joined.
+fn appends(seed: u64) -> Vec<Op> {
+    let mut rng = Rng::new(seed);
+    let mut ops = Vec::new();
+    let mut draw = |ops: &mut Vec<Op>, count, keys, deletes: u64| {
+        ops.extend((0..count).map(|_| {
+            let key = rng.below(keys) as u8;
+            match rng.below(40) {
+                0..24 if rng.below(100) < deletes => Op::Delete(0, key),
+                0..22 => Op::Merge(0, key),
+                22 | 23 => Op::MergeBoth(0, key),
+                24 | 25 => Op::Put(0, key),
+                26 | 27 => Op::Delete(0, key),
+                28 | 29 => Op::Flush,
+                30 => Op::Compact,
+                31 => Op::Reopen,
+                _ => Op::Background,
+            }
+        }));
+    };
+    draw(&mut ops, 420, 160, 0);
+    ops.extend([Op::Flush, Op::Compact]);
+    ops.extend((0..160).filter(|key| key % 16 != 0).map(|key| Op::Delete(0, key)));
+    ops.extend([Op::Flush, Op::Compact]);
+    draw(&mut ops, 120, 160, 60);
+    ops
+}
+
+/// Buckets that were split and joined since this process began.
+static RESHAPED: [AtomicU64; 2] = [AtomicU64::new(0), AtomicU64::new(0)];
+
+fn note_buckets(session: &Session<'_>) {
+    let buckets = session.db().stats().buckets;
+    RESHAPED[0].fetch_max(buckets.splits, Ordering::Relaxed);
+    RESHAPED[1].fetch_max(buckets.joins, Ordering::Relaxed);
 }
 
 fn made(session: &Session<'_>, recorder: &mut Recorder<KvModel>, name: usize) -> Result<Keyspace, String> {
@@ -123,11 +163,15 @@ fn carry_out(session: &mut Session<'_>, op: &Op, recorder: &mut Recorder<KvModel
         }
         Op::Sweep => session.db().sweep().map_err(|e| format!("sweeping: {e}")),
         Op::Flush => session.db().flush().map_err(|e| format!("flushing: {e}")),
+        Op::Compact => session.db().compact_range(..).map_err(|e| format!("compacting: {e}")),
         Op::Background => {
             session.help();
             Ok(())
         }
-        Op::Reopen => session.reopen(),
+        Op::Reopen => {
+            note_buckets(session);
+            session.reopen()
+        }
     }
 }
 
@@ -167,10 +211,11 @@ fn makes_a_new_one(session: &Session<'_>) -> Result<(), String> {
 }
 
 fn explore(engine: EngineKind, granularity: Granularity, nested: Nested) {
-    for seed in 0..2 {
-        let story = Story { seed, ops: drawn(seed), defers: false, carry_out, finally: makes_a_new_one };
-        story.explore(engine, granularity, nested);
-    }
+    (0..2).for_each(|seed| story(seed, IMAGES, drawn(seed)).explore(engine, granularity, nested));
+}
+
+fn story(seed: u64, images: u64, ops: Vec<Op>) -> Story<Op> {
+    Story { seed, images, ops, defers: false, carry_out, finally: makes_a_new_one }
 }
 
 /// Must catch a keyspace that is half made or half dropped, a dropped one whose keys come back, a number that is given
@@ -186,4 +231,20 @@ fn keyspaces_survive_crashes() {
 fn keyspaces_survive_crashes_in_openings() {
     everywhere()
         .for_each(|(engine, granularity)| explore(engine, granularity, Nested { depth: 1, events: 3 }));
+}
+
+/// Must catch operands that are lost, folded twice, or folded without what they stand on: a flush, a merge of tables, a
+/// split or a join is cut short, and the log is replayed over it.
+#[test]
+fn operands_survive_crashes() {
+    for (engine, granularity) in everywhere().filter(|(engine, _)| engine.keeps_operands()) {
+        for seed in 0..2 {
+            let times = if engine == EngineKind::Wip { 12 } else { 1 };
+            story(seed, times * IMAGES, appends(seed)).explore(engine, granularity, Nested::NONE);
+        }
+    }
+    let reshaped = RESHAPED.each_ref().map(|count| count.load(Ordering::Relaxed));
+    println!("{reshaped:?} splits and joins");
+    let has_wip = everywhere().any(|(engine, _)| engine == EngineKind::Wip);
+    assert!(!has_wip || reshaped.iter().all(|count| *count > 0), "{reshaped:?}");
 }

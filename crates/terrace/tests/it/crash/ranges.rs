@@ -7,7 +7,7 @@ use terrace_sim::{KvModel, Recorder};
 
 use super::room::everywhere;
 use super::scenarios::Nested;
-use super::spaces::{Session, Story};
+use super::spaces::{IMAGES, Session, Story};
 use crate::harness::key_in;
 
 const SPACE: &str = "s";
@@ -136,7 +136,14 @@ fn deletes_everything(session: &Session<'_>) -> Result<(), String> {
 
 fn explore(engine: EngineKind, granularity: Granularity, nested: Nested) {
     for seed in 0..2 {
-        let story = Story { seed, ops: drawn(seed), defers: true, carry_out, finally: deletes_everything };
+        let story = Story {
+            seed,
+            images: IMAGES,
+            ops: drawn(seed),
+            defers: true,
+            carry_out,
+            finally: deletes_everything,
+        };
         story.explore(engine, granularity, nested);
     }
 }

@@ -15,7 +15,7 @@ use super::scenarios::{Exploration, Nested};
 use crate::harness::{Deferred, all_keyspaces, assert_clean, there_is};
 
 /// Images of each engine on each medium; a long run gets more by the environment.
-const IMAGES: u64 = 60;
+pub const IMAGES: u64 = 60;
 
 /// The hour of the survivor.
 const AFTERWARDS: u32 = 10_000;
@@ -106,6 +106,8 @@ impl<'a> Session<'a> {
 /// A scenario of operations `Op`.
 pub struct Story<Op> {
     pub seed: u64,
+    /// So many images are looked at.
+    pub images: u64,
     pub ops: Vec<Op>,
     /// Whether tidying waits until the session does it.
     pub defers: bool,
@@ -116,8 +118,8 @@ pub struct Story<Op> {
 
 impl<Op: Clone + Send + Sync + std::fmt::Debug + 'static> Story<Op> {
     pub fn explore(self, engine: EngineKind, granularity: Granularity, nested: Nested) {
-        let seed = self.seed;
-        let explorer = Exploration { engine, granularity, seed, images: IMAGES }.explorer();
+        let (seed, images) = (self.seed, self.images);
+        let explorer = Exploration { engine, granularity, seed, images }.explorer();
         let ops = self.ops.clone();
         let summary = nested.within(explorer).must_pass(self.scenario(options(engine)), ops);
         println!("{} on {granularity:?}, seed {seed}: {summary:?}", engine.name());
