@@ -115,6 +115,8 @@ mod tests {
         ];
         assert_eq!(kept(&[], &versions), [9, 7, 3, 8]);
         assert_eq!(kept(&[2], &versions), [9, 7, 3, 2, 8]);
+        let made = [("a", 9, Operand), ("a", 9, Put), ("a", 7, Operand), ("b", 9, Put), ("b", 9, Operand)];
+        assert_eq!(kept(&[], &made), [9, 9], "a merge has made something of it");
         let hidden = [("a", 9, Put), ("a", 7, Operand), ("a", 3, Put), ("b", 9, Operand), ("b", 3, Delete)];
         assert_eq!(kept(&[], &hidden), [9, 9], "operands that nobody sees need nothing");
         assert_eq!(kept(&[7], &hidden), [9, 7, 3, 9]);

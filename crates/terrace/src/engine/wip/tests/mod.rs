@@ -68,11 +68,15 @@ fn options() -> Options {
 }
 
 fn open_on(fs: Arc<dyn Fs>, options: Options) -> Arc<Wip> {
+    open_by(Replaying::Known, fs, options)
+}
+
+fn open_by(replaying: Replaying, fs: Arc<dyn Fs>, options: Options) -> Arc<Wip> {
     let (pm, clock) = (Arc::new(RealPm::with_copies()), Arc::new(ManualClock::default()));
     let env = Env { fs, pm, executor: Arc::new(Between::default()), clock, hash_seed: None };
     let core = Core::new(Path::new("/").into(), options, env).unwrap();
     let opened = log_home(&core).open(&core).unwrap();
-    let wip = assemble(core, opened, Replaying::Known, None, &mut Err).unwrap();
+    let wip = assemble(core, opened, replaying, None, &mut Err).unwrap();
     wip.core.snapshots.advance(wip.last_seq());
     wip
 }

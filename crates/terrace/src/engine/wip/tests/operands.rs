@@ -11,6 +11,7 @@ use super::*;
 use crate::batch::Op;
 use crate::core::snapshots::Held;
 use crate::keyspaces::{MergeOperator, Prefix};
+use crate::manifest::Edit;
 use crate::repair::{RepairOptions, run};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -21,7 +22,11 @@ fn place(key: &str) -> Vec<u8> {
 }
 
 fn opened(world: &World, options: Options) -> Arc<Wip> {
-    let wip = open_on(Arc::new(world.fs()), options);
+    opened_by(Replaying::Known, world, options)
+}
+
+fn opened_by(replaying: Replaying, world: &World, options: Options) -> Arc<Wip> {
+    let wip = open_by(replaying, Arc::new(world.fs()), options);
     wip.core.merging.set(1, &MergeOperator::append());
     wip
 }
@@ -171,31 +176,36 @@ fn what_a_joined_bucket_is_replayed_is_folded_once() {
     assert_eq!(wip.check().unwrap().problems, Vec::<String>::new());
 }
 
+/// A value and two operands of key "k", each in a table of its own and all in the log. Returns the number of the value's
+/// table.
+fn three_tables(wip: &Wip) -> u64 {
+    let k = place("k");
+    split(wip, &place("m"));
+    // The log stays for this.
+    put(wip, &place("z"), b"z");
+    put(wip, &k, b"0");
+    for value in [b"1", b"2", b"3"] {
+        match value {
+            b"1" => put(wip, &k, value),
+            _ => merge(wip, &k, value),
+        }
+        wip.freeze(&[bucket(wip, &k)]);
+        wip.wait_until_flushed().unwrap();
+    }
+    let readable = bucket(wip, &k).readable.load_full();
+    assert_eq!(readable.tables.len(), 3);
+    readable.tables.iter().map(|table| table.run.number()).min().unwrap()
+}
+
 /// Must catch a value that a repair does not take from the log because tables have an operand that stands on it.
 #[test]
 fn a_repair_takes_from_the_log_what_operands_stand_on() {
     let world = world();
     let wip = opened(&world, options());
-    let k = place("k");
-    split(&wip, &place("m"));
-    // The log stays for this.
-    put(&wip, &place("z"), b"z");
-    put(&wip, &k, b"0");
-    for value in [b"1", b"2", b"3"] {
-        match value {
-            b"1" => put(&wip, &k, value),
-            _ => merge(&wip, &k, value),
-        }
-        wip.freeze(&[bucket(&wip, &k)]);
-        wip.wait_until_flushed().unwrap();
-    }
-    let mut tables: Vec<u64> =
-        bucket(&wip, &k).readable.load().tables.iter().map(|table| table.run.number()).collect();
-    tables.sort_unstable();
-    assert_eq!(tables.len(), 3);
+    let number = three_tables(&wip);
     let world = world.kill();
     let fs = world.fs();
-    fs.damage(Path::new(&format!("/{:06}.sst", tables[0])), |bytes| bytes.fill(0x5a)).unwrap();
+    fs.damage(Path::new(&format!("/{number:06}.sst")), |bytes| bytes.fill(0x5a)).unwrap();
     let (pm, clock) = (Arc::new(RealPm::with_copies()), Arc::new(ManualClock::default()));
     let executor = Arc::new(Between::default());
     let env = Env { fs: Arc::new(fs.clone()), pm, executor, clock, hash_seed: None };
@@ -209,6 +219,50 @@ fn a_repair_takes_from_the_log_what_operands_stand_on() {
     assert_is(&wip, "k", "123");
     assert_is(&wip, "z", "z");
     assert_eq!(wip.check().unwrap().problems, Vec::<String>::new());
+}
+
+/// Must catch a merge of tables that folds operands although what they stand on is still in a memtable, into which a
+/// repair has read it from the log.
+#[test]
+fn nothing_is_folded_past_what_a_memtable_has() {
+    let world = world();
+    let wip = opened(&world, options());
+    let number = three_tables(&wip);
+    let mut change = BucketsEdit::default();
+    change.runs.remove([number]);
+    // As after the loss of a table.
+    change.edits.push(Edit::SetBucket { lower: bucket(&wip, &place("k")).lower.clone(), flushed: 0 });
+    wip.install(change, &[]).unwrap();
+    let wip = opened_by(Replaying::Asked, &world.kill(), options());
+    assert_eq!(in_tables(&wip), (2, 2));
+    compact_all(&wip);
+    assert_eq!(in_tables(&wip), (2, 2));
+    flush(&wip);
+    assert_is(&wip, "k", "123");
+    compact_all(&wip);
+    assert_is(&wip, "k", "123");
+    assert_eq!(in_tables(&wip), (0, 2));
+    assert_eq!(wip.check().unwrap().problems, Vec::<String>::new());
+}
+
+/// Must catch operands in tables that a merge of the whole bucket would leave as they are.
+#[test]
+fn who_asks_for_a_compaction_finds_everything_folded() {
+    let world = world();
+    let mut options = options();
+    (options.wip.memtable_bytes, options.wip.most_memtable_bytes) = (8 << 10, 8 << 10);
+    (options.wip.bucket_bytes, options.wip.split_into) = (32 << 10, 8);
+    let wip = opened(&world, options);
+    let mut operand = [0; 3000];
+    Rng::new(1).fill(&mut operand);
+    merge(&wip, &place("k"), &operand);
+    flush(&wip);
+    let tables = bucket(&wip, &place("k")).readable.load().tables.clone();
+    assert!(wip.bytes_kept().contains(&tables[0].run.meta().file_bytes));
+    assert_eq!((in_tables(&wip), wip.check().unwrap().keys), ((1, 1), 1));
+    compact_all(&wip);
+    assert_eq!((in_tables(&wip), wip.check().unwrap().keys), ((0, 1), 1));
+    assert_eq!(wip.get(&place("k"), None).unwrap().as_deref(), Some(&operand[..]));
 }
 
 const KEYS: u64 = 40;
