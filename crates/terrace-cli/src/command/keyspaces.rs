@@ -30,7 +30,7 @@ pub struct Keyspaces {
     /// How `terrace merge` changes values in the keyspace to be made, or in one that has no operator yet
     #[arg(long, value_name = "OPERATOR", requires = "make")]
     pub merge: Option<Operator>,
-    /// Keep operands as they come, and have reads and compactions fold them (engines lsm and tlsm)
+    /// Keep operands as they come, and have reads and compactions fold them (engines lsm, tlsm and wip)
     #[arg(long, requires = "merge")]
     pub deferred: bool,
     /// How the records of the keyspace are written into tables, where it is to be otherwise than for the database:

@@ -118,9 +118,13 @@ fn operands_are_merged_where_there_is_an_operator() {
 
 #[test]
 fn operands_are_kept_where_they_are_to() {
+    ["lsm", "wip"].iter().for_each(|engine| operands_are_kept_in(engine));
+}
+
+fn operands_are_kept_in(engine: &str) {
     let bed = Bed::new();
     let merge = |operand: &'static str| ["n", operand, "--keyspace", "counts", "--number"];
-    bed.run("put", &["a", "1", "--set", "engine=lsm"]).text();
+    bed.run("put", &["a", "1", "--set", &format!("engine={engine}")]).text();
     bed.run("keyspaces", &["--make", "counts", "--deferred"]).fails(2, &["--merge"]);
     bed.run("keyspaces", &["--make", "counts", "--merge", "add", "--deferred"]).text();
     for operand in ["9223372036854775807", "-3"] {
