@@ -118,10 +118,10 @@ impl MergeOperator {
     /// [`MergeFailed`](Error::MergeFailed) then, and nothing is lost. The operator is called by whoever reads or compacts,
     /// and must be known to all of them.
     ///
-    /// It is a matter of speed alone where keys come and go faster than memory holds them. The engines `lsm`, `tlsm` and
-    /// `wip` keep operands ([`EngineKind::keeps_operands`](crate::EngineKind::keeps_operands)); the others fold them at
-    /// once, and so do all where entries expire. A keyspace keeps this, and loses it again if it is opened with an operator
-    /// that is not deferred.
+    /// It is a matter of speed alone where keys come and go faster than memory holds them. The engines `lsm`, `tlsm`
+    /// and `wip` keep operands ([`EngineKind::keeps_operands`](crate::EngineKind::keeps_operands)); the others fold them
+    /// at once, and so do all where entries expire. A keyspace keeps this, and loses it again if it is opened with an
+    /// operator that is not deferred.
     ///
     /// ```
     /// # fn main() -> terrace::Result<()> {

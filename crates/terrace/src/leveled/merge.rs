@@ -133,8 +133,8 @@ impl Merge {
             Some(from) => cursor.seek(from, u64::MAX)?,
             None => cursor.seek_first()?,
         }
-        // Versions that stay on level 0 may hide others in other runs there. Between two versions of the inputs none lies
-        // elsewhere: of two on different levels the newer is on the upper one.
+        // Versions that stay on level 0 may hide others in other runs there. Between two versions of the inputs none
+        // lies elsewhere: of two on different levels the newer is on the upper one.
         let lacks = |key: &[u8], numbers: RangeInclusive<u64>| {
             let is_between = *numbers.start() > 0;
             is_between || self.pick.output > 0 && sources.levels.lacks(self.pick.output + 1, key)

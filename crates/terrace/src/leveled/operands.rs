@@ -8,8 +8,8 @@ use crate::levels::operands::{count_on_top, folded};
 use crate::memtable::Version;
 
 impl<B: WriteBuffer> LeveledTree<B> {
-    /// Whether operands may lie in it: versions may be found by their numbers in one readable set. Where a stage changes
-    /// beneath readers they may not.
+    /// Whether operands may lie in it: versions may be found by their numbers in one readable set. Where a stage
+    /// changes beneath readers they may not.
     pub(super) fn can_keep_operands(&self) -> bool {
         !B::Stage::CHANGES
     }

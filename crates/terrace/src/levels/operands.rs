@@ -1,7 +1,7 @@
 //! Operands in memtables and runs, and the values that readers see for them.
 //!
-//! An operand stands on the next older version of its key. A reader finds all of them in the one readable set with which
-//! it began: in a later one a merge of runs may have folded some of them.
+//! An operand stands on the next older version of its key. A reader finds all of them in the one readable set with
+//! which it began: in a later one a merge of runs may have folded some of them.
 
 use std::cmp::Reverse;
 
@@ -55,8 +55,8 @@ pub(crate) fn count_on_top(newest: impl Fn(u64) -> Option<(u64, Kind)>) -> Optio
     Some(count)
 }
 
-/// Operands up to sequence number `at`, the newest first, and the version on which they stand, if `newest` knows it: the
-/// newest version up to a number.
+/// Operands up to sequence number `at`, the newest first, and the version on which they stand, if `newest` knows it:
+/// the newest version up to a number.
 fn stack(at: u64, newest: impl Fn(u64) -> Result<Option<Entry>>) -> Result<Vec<Entry>> {
     let (mut versions, mut up_to) = (Vec::new(), Some(at));
     while let Some(at) = up_to {

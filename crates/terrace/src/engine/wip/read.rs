@@ -1,5 +1,5 @@
-//! Lookups: the memtables of the key's bucket, newest first, then its tables. Nobody locks. Where the newest version is an
-//! operand, what it stands on is looked up in the same readable set.
+//! Lookups: the memtables of the key's bucket, newest first, then its tables. Nobody locks. Where the newest version is
+//! an operand, what it stands on is looked up in the same readable set.
 
 use bytes::Bytes;
 use terrace_base::Result;
@@ -64,8 +64,8 @@ impl Wip {
         folded(&self.core.merging, key, at, in_memory, in_tables)
     }
 
-    /// How many operands lie in memtables on top of what is in tables; `None` if the value of `key`, or that it has none,
-    /// is known in memtables.
+    /// How many operands lie in memtables on top of what is in tables; `None` if the value of `key`, or that it has
+    /// none, is known in memtables.
     pub(super) fn operands_above_tables(&self, key: &[u8]) -> Option<usize> {
         let readable = self.buckets.load().find(key).readable.load();
         count_on_top(|at| readable.newest_in_memory(key, at).map(|version| (version.seq, version.kind)))

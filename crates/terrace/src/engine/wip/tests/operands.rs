@@ -106,8 +106,8 @@ fn compact_level(wip: &Wip, level: usize) {
     assert!(wip.compact_level(wip.buckets().at(0), level, Patience::ToTheEnd).unwrap());
 }
 
-/// Must catch a merge that folds an operand with an older version although one in between is elsewhere: where a merge of
-/// the whole bucket has been cut short its tables stay on their levels, above newer ones.
+/// Must catch a merge that folds an operand with an older version although one in between is elsewhere: where a merge
+/// of the whole bucket has been cut short its tables stay on their levels, above newer ones.
 #[test]
 fn nothing_is_folded_past_what_a_newer_level_lacks() {
     let world = world();
@@ -135,8 +135,8 @@ fn nothing_is_folded_past_what_a_newer_level_lacks() {
     assert_eq!(wip.check().unwrap().problems, Vec::<String>::new());
 }
 
-/// Must catch an operand that is folded twice, or onto nothing: of two joined buckets one may be flushed further than the
-/// other, and what is replayed of it lies in tables already, even folded.
+/// Must catch an operand that is folded twice, or onto nothing: of two joined buckets one may be flushed further than
+/// the other, and what is replayed of it lies in tables already, even folded.
 #[test]
 fn what_a_joined_bucket_is_replayed_is_folded_once() {
     let world = world();
@@ -176,8 +176,8 @@ fn what_a_joined_bucket_is_replayed_is_folded_once() {
     assert_eq!(wip.check().unwrap().problems, Vec::<String>::new());
 }
 
-/// A value and two operands of key "k", each in a table of its own and all in the log. Returns the number of the value's
-/// table.
+/// A value and two operands of key "k", each in a table of its own and all in the log. Returns the number of the
+/// value's table.
 fn three_tables(wip: &Wip) -> u64 {
     let k = place("k");
     split(wip, &place("m"));
