@@ -43,6 +43,16 @@ impl MergedIter {
         MergedIter { cursor, at, direction, key, passed: 0, core, failure: None }
     }
 
+    /// The next key for which `holds`, with its value; the walk has ended at the first one for which it does not. Nothing
+    /// of that one is folded.
+    pub fn next_in(&mut self, holds: impl Fn(&[u8]) -> bool) -> Result<Option<(Bytes, Bytes)>> {
+        self.failure = None;
+        match self.direction {
+            Direction::Forward => self.next_forward(holds),
+            Direction::Backward => self.next_back(holds),
+        }
+    }
+
     fn at_same_key(&self) -> bool {
         self.cursor.valid() && self.cursor.key() == self.key
     }
@@ -52,8 +62,8 @@ impl MergedIter {
         self.key.extend_from_slice(self.cursor.key());
     }
 
-    fn next_forward(&mut self) -> Result<Option<(Bytes, Bytes)>> {
-        while self.cursor.valid() {
+    fn next_forward(&mut self, holds: impl Fn(&[u8]) -> bool) -> Result<Option<(Bytes, Bytes)>> {
+        while self.cursor.valid() && holds(self.cursor.key()) {
             if self.cursor.seq() > self.at {
                 self.cursor.next()?;
                 self.passed += 1;
@@ -76,8 +86,8 @@ impl MergedIter {
     }
 
     /// Backward the oldest version of a key comes first, and the last one that the snapshot sees counts.
-    fn next_back(&mut self) -> Result<Option<(Bytes, Bytes)>> {
-        while self.cursor.valid() {
+    fn next_back(&mut self, holds: impl Fn(&[u8]) -> bool) -> Result<Option<(Bytes, Bytes)>> {
+        while self.cursor.valid() && holds(self.cursor.key()) {
             self.enter_key();
             let mut stack = Stack::default();
             while self.at_same_key() {
@@ -180,11 +190,7 @@ impl EngineIter for MergedIter {
     }
 
     fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
-        self.failure = None;
-        match self.direction {
-            Direction::Forward => self.next_forward(),
-            Direction::Backward => self.next_back(),
-        }
+        self.next_in(|_| true)
     }
 
     fn passed(&self) -> u64 {

@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use rpds::RedBlackTreeSetSync;
 use terrace_base::Result;
 use terrace_base::checksum::hash64;
+use terrace_base::trail::{self, Touch};
 use terrace_table::Entry;
 
 use super::memtable::BucketMemtable;
@@ -122,9 +123,13 @@ impl Readable {
         self.tables.iter().filter(may).all(|table| except.contains(&table.run.number()))
     }
 
-    /// The newest version of `key` in memtables up to sequence number `at`.
+    /// The newest version of `key` up to `at` in memtables, newest first.
     pub fn newest_in_memory(&self, key: &[u8], at: u64) -> Option<Version<'_>> {
-        self.memtables.iter().find_map(|memtable| memtable.get(key, at))
+        self.memtables.iter().find_map(|memtable| {
+            let found = memtable.get(key, at);
+            trail::note(|| Touch::Memtable { found: found.is_some() });
+            found
+        })
     }
 }
 

@@ -41,9 +41,11 @@ struct Here {
 }
 
 impl Here {
-    /// Whether `key` is in its range.
-    fn holds(&self, key: &[u8]) -> bool {
-        *self.lower <= *key && self.upper.as_ref().is_none_or(|upper| *key < **upper)
+    /// The next entry in its range. A memtable of a bucket that was split reaches beyond the new one, which has not all
+    /// that there is of other keys.
+    fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+        let Here { lower, upper, entries } = self;
+        entries.next_in(|key| **lower <= *key && upper.as_ref().is_none_or(|upper| *key < **upper))
     }
 }
 
@@ -121,11 +123,8 @@ impl EngineIter for BucketIter {
 
     fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
         while let Some(here) = &mut self.here {
-            // A memtable of a bucket that was split reaches beyond the new one.
-            if let Some((key, value)) = here.entries.next()?
-                && here.holds(&key)
-            {
-                return Ok(Some((key, value)));
+            if let Some(entry) = here.next()? {
+                return Ok(Some(entry));
             }
             if let Some(left) = self.here.take() {
                 self.passed += left.entries.passed();

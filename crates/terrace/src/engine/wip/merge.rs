@@ -40,9 +40,9 @@ impl Wip {
         let held = self.seen();
         let inputs_of: Vec<u64> = inputs.iter().map(|table| table.run.number()).collect();
         let lacks = |key: &[u8], numbers: RangeInclusive<u64>| {
-            let in_memory = readable.newest_in_memory(key, *numbers.end());
-            let is_in_memory = in_memory.is_some_and(|version| numbers.contains(&version.seq));
-            !is_in_memory && readable.lacks(key, numbers, &inputs_of)
+            let in_memory = || readable.newest_in_memory(key, *numbers.end());
+            readable.lacks(key, numbers.clone(), &inputs_of)
+                && in_memory().is_none_or(|version| !numbers.contains(&version.seq))
         };
         let mut survivors = Survivors::new(&held, lacks);
         let rows = sublevels(inputs);

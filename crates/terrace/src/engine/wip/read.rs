@@ -3,7 +3,6 @@
 
 use bytes::Bytes;
 use terrace_base::Result;
-use terrace_base::trail::{self, Touch};
 use terrace_table::{Entry, Kind};
 
 use super::Wip;
@@ -27,7 +26,7 @@ impl Wip {
         // this reader must see.
         let readable = bucket.readable.load();
         let at = at.unwrap_or_else(|| self.core.snapshots.visible());
-        let found = match newest_in_memtables(&readable, key, at) {
+        let found = match readable.newest_in_memory(key, at) {
             Some(found) if found.kind.is_whole() => return Ok(found.lent().map(take)),
             Some(_) => self.folded(bucket, &readable, key, at)?,
             None => match bucket.get_in_tables(&readable, key, at)? {
@@ -44,7 +43,7 @@ impl Wip {
         let bucket = buckets.find(key);
         let readable = bucket.readable.load();
         let visible = self.core.snapshots.visible();
-        if let Some(found) = newest_in_memtables(&readable, key, visible) {
+        if let Some(found) = readable.newest_in_memory(key, visible) {
             return Ok(found.kind != Kind::Delete);
         }
         let found = bucket.get_in_tables(&readable, key, visible)?;
@@ -86,7 +85,7 @@ impl Wip {
         let mut values = vec![None; keys.len()];
         let (mut places, mut searches) = (Vec::new(), Vec::new());
         for (i, (&key, (bucket, readable))) in keys.iter().zip(&found_in).enumerate() {
-            match newest_in_memtables(readable, key, at) {
+            match readable.newest_in_memory(key, at) {
                 Some(found) if found.kind.is_whole() => values[i] = found.put().map(Bytes::copy_from_slice),
                 Some(_) => values[i] = folded(bucket, readable, key)?,
                 None => {
@@ -105,13 +104,4 @@ impl Wip {
         }
         Ok(values)
     }
-}
-
-/// The newest version of `key` up to `at` in memtables, newest first.
-fn newest_in_memtables<'r>(readable: &'r Readable, key: &[u8], at: u64) -> Option<Version<'r>> {
-    readable.memtables.iter().find_map(|memtable| {
-        let found = memtable.get(key, at);
-        trail::note(|| Touch::Memtable { found: found.is_some() });
-        found
-    })
 }

@@ -1,7 +1,7 @@
 //! Operands in memtables and tables of buckets that change.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrace_base::rng::Rng;
 use terrace_table::{Cursor, Kind};
@@ -263,6 +263,40 @@ fn who_asks_for_a_compaction_finds_everything_folded() {
     compact_all(&wip);
     assert_eq!((in_tables(&wip), wip.check().unwrap().keys), ((0, 1), 1));
     assert_eq!(wip.get(&place("k"), None).unwrap().as_deref(), Some(&operand[..]));
+}
+
+/// Must catch a walk that folds operands of a key beyond its bucket, where it does not see what they stand on.
+#[test]
+fn nothing_is_folded_beyond_its_bucket() {
+    static WITHOUT: AtomicU64 = AtomicU64::new(0);
+    let picky = MergeOperator::new("picky", |_, value, operand| match value {
+        Some(value) => Ok([value, operand].concat()),
+        None => {
+            WITHOUT.fetch_add(1, Ordering::Relaxed);
+            Err("there is no value".into())
+        }
+    });
+    let world = world();
+    let wip = open_on(Arc::new(world.fs()), options());
+    wip.core.merging.set(1, &picky);
+    split(&wip, &place("m"));
+    for key in ["b", "k", "n"] {
+        put(&wip, &place(key), b"1");
+    }
+    flush(&wip);
+    // The two buckets are one while this is written.
+    join(&wip, &place("a"), &place("m"));
+    for key in ["b", "k", "n"] {
+        merge(&wip, &place(key), b"2");
+    }
+    split(&wip, &place("m"));
+    for direction in [Direction::Forward, Direction::Backward] {
+        let mut walk = wip.clone().walk(wip.core.snapshots.visible(), direction).unwrap();
+        walk.seek(Bound::Unbounded).unwrap();
+        let found: Vec<_> = std::iter::from_fn(|| walk.next().unwrap()).collect();
+        assert!(found.len() == 3 && found.iter().all(|(_, value)| value == "12"), "{found:?}");
+    }
+    assert_eq!(WITHOUT.load(Ordering::Relaxed), 0);
 }
 
 const KEYS: u64 = 40;
