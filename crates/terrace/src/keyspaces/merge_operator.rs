@@ -119,9 +119,9 @@ impl MergeOperator {
     /// and must be known to all of them.
     ///
     /// It is a matter of speed alone where keys come and go faster than memory holds them. The engines `lsm`, `tlsm`
-    /// and `wip` keep operands ([`EngineKind::keeps_operands`](crate::EngineKind::keeps_operands)); the others fold them
-    /// at once, and so do all where entries expire. A keyspace keeps this, and loses it again if it is opened with an
-    /// operator that is not deferred.
+    /// and `wip` keep operands ([`EngineKind::keeps_operands`](crate::EngineKind::keeps_operands)); the others fold
+    /// them at once, and so do all where entries expire. A keyspace keeps this, and loses it again if it is opened with
+    /// an operator that is not deferred.
     ///
     /// ```
     /// # fn main() -> terrace::Result<()> {

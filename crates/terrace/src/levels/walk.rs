@@ -43,8 +43,8 @@ impl MergedIter {
         MergedIter { cursor, at, direction, key, passed: 0, core, failure: None }
     }
 
-    /// The next key for which `holds`, with its value; the walk has ended at the first one for which it does not. Nothing
-    /// of that one is folded.
+    /// The next key for which `holds`, with its value; the walk has ended at the first one for which it does not.
+    /// Nothing of that one is folded.
     pub fn next_in(&mut self, holds: impl Fn(&[u8]) -> bool) -> Result<Option<(Bytes, Bytes)>> {
         self.failure = None;
         match self.direction {
