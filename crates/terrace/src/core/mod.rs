@@ -134,6 +134,12 @@ impl Core {
         }))
     }
 
+    /// Whether a table may come to be otherwise than it is by being written again, whatever versions it has: filters
+    /// meet it, its operands are folded, or its keyspaces want other tables.
+    pub fn may_change_tables(&self) -> bool {
+        self.filters.are_there() || self.merging.may_have_any() || self.keyspace_tables.were_any()
+    }
+
     /// Blocks in memory.
     pub fn cache(&self) -> &Arc<BlockCache> {
         self.memory.cache()

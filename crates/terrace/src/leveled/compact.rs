@@ -178,10 +178,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
                 asked.then(|| self.policy.choose_in(view, level, range)).flatten()
             })?;
         }
-        // Then a table may come to be otherwise than it is.
-        let core = &self.core;
-        let whole =
-            core.filters.are_there() || core.merging.may_have_any() || core.keyspace_tables.were_any();
+        let whole = self.core.may_change_tables();
         self.compact_while(|view| rewrite(view, range, whole, &|number| number > start))
     }
 

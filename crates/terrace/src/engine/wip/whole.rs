@@ -100,9 +100,8 @@ impl Wip {
         let nothing = Default::default();
         let tables: Vec<BucketTable<'_>> =
             claim.tables.iter().map(|table| table.figures(&keeping, &nothing)).collect();
-        // Who asks for a compaction wants filters to meet everything, and operands to be folded.
-        let meets_all = patience == Patience::ToTheEnd
-            && (self.core.filters.are_there() || self.core.merging.may_have_any());
+        // Who asks for a compaction wants all that a table may come to be.
+        let meets_all = patience == Patience::ToTheEnd && self.core.may_change_tables();
         let kept = if meets_all { Vec::new() } else { kept(&tables, self.bytes_kept()) };
         let is_kept = |table: &&BucketTable<'_>| kept.contains(&table.number);
         let ranges: Vec<(&[u8], &[u8])> =
