@@ -137,6 +137,7 @@ impl StoredIter {
             Direction::Forward => exclude(&mut self.lower, &key),
             Direction::Backward => exclude(&mut self.upper, &key),
         }
+        self.hold.check_owner_of(&key)?;
         let walk = if direction == Direction::Forward { &self.front } else { &self.back };
         // Only now: it may be of a key behind the range.
         let value = match walk.as_ref().and_then(|walk| walk.failure()) {
@@ -344,6 +345,7 @@ impl Entries {
             hold.intact_since(failed_maps)?;
             match entry {
                 Some((place, value)) if space.holds(&place) => {
+                    hold.check_owner_of(&place)?;
                     walk.failure().map_or(Ok(()), |failure| Err(failure.clone()))?;
                     return Ok(Some((space.key_at(place), value)));
                 }

@@ -1,5 +1,6 @@
 //! Reads: of the database as it is, and as of one moment (snapshots).
 
+use std::borrow::Cow;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use crate::db::iter::{DbIter, Entries, StoredIter};
 use crate::db::keyspace::{Keyspace, catalog};
 use crate::db::range::KeyRange;
 use crate::db::{Db, DirectoryLock, Store};
-use crate::keyspaces::{Places, Space, after_prefix};
+use crate::keyspaces::{Places, Space, after_prefix, is_high};
 
 /// Keys that are looked up together: they need memory and a moment without changes, and may be millions.
 const TOGETHER: usize = 1024;
@@ -187,6 +188,8 @@ pub(crate) struct Hold {
     owner: u64,
     /// Where the default keyspace lies.
     default: Space,
+    /// Why it is not known whose the places behind byte 255 are, if it is not.
+    unreadable: Option<Error>,
     _lock: DirectoryLock,
 }
 
@@ -202,6 +205,7 @@ impl Hold {
             engine,
             owner: store.catalog.owner,
             default: Space::Alone,
+            unreadable: store.catalog.check_readable().err(),
             _lock: lock.clone(),
         }
     }
@@ -216,6 +220,15 @@ impl Hold {
 
     pub fn owner(&self) -> u64 {
         self.owner
+    }
+
+    /// Refuses a key of the default keyspace that may be another's.
+    #[inline]
+    pub fn check_owner_of(&self, key: &[u8]) -> Result<()> {
+        match &self.unreadable {
+            Some(unreadable) if is_high(key) => Err(unreadable.clone()),
+            _ => Ok(()),
+        }
     }
 
     /// Which entries are dated.
@@ -323,15 +336,20 @@ impl Snapshot {
         Ok(Snapshot { hold: self.hold.clone(), space })
     }
 
+    fn place<'a>(&self, key: &'a [u8]) -> Result<Cow<'a, [u8]>> {
+        self.hold.check_owner_of(key)?;
+        self.space.place(key)
+    }
+
     /// The value of `key` at that moment.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
-        let place = self.space.place(key.as_ref())?;
+        let place = self.place(key.as_ref())?;
         if self.space == Space::Nowhere { Ok(None) } else { self.hold.get(&place) }
     }
 
     /// What `f` makes of the value of `key` at that moment: see [`Db::get_with`].
     pub fn get_with<T>(&self, key: impl AsRef<[u8]>, f: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
-        let place = self.space.place(key.as_ref())?;
+        let place = self.place(key.as_ref())?;
         if self.space == Space::Nowhere {
             return Ok(None);
         }
@@ -347,7 +365,7 @@ impl Snapshot {
     /// The values of `keys` at that moment: see [`Db::multi_get`].
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Bytes>>> {
         let keys: Vec<K> = keys.into_iter().collect();
-        let places = keys.iter().map(|key| self.space.place(key.as_ref())).collect::<Result<Vec<_>>>()?;
+        let places = keys.iter().map(|key| self.place(key.as_ref())).collect::<Result<Vec<_>>>()?;
         if self.space == Space::Nowhere {
             return Ok(vec![None; places.len()]);
         }

@@ -11,9 +11,13 @@ impl Store {
     /// locked.
     pub(in crate::db) fn check_keyspaces(&self, report: &mut CheckReport) -> Result<()> {
         if self.catalog.default_space() == Space::Alone {
-            if report.note(self.has_lost_marker())?.unwrap_or_default() {
-                let what = "keyspaces have names and the database has no marker of them";
-                report.problems.push(format!("{what}; recover_keyspaces sets it"));
+            let tell =
+                |what| format!("{what} and the database has no marker of them; recover_keyspaces sets it");
+            // First, as nobody reads beside operands before it is known that there may be some.
+            if report.note(self.has_unknown_operands())?.unwrap_or_default() {
+                report.problems.push(tell("keyspaces have operands"));
+            } else if report.note(self.has_lost_marker())?.unwrap_or_default() {
+                report.problems.push(tell("keyspaces have names"));
             }
             return Ok(());
         }

@@ -1,10 +1,10 @@
 //! Naming keyspaces again after damage that has taken records of the catalogue.
 
-use terrace_base::{Error, Result};
+use terrace_base::{Error, ErrorKind, Result};
 
 use super::records::{LATEST, NEXT, Named, VERSION, version_with};
-use crate::db::Db;
-use crate::keyspaces::{DATED, Space, callbacks};
+use crate::db::{Db, Store};
+use crate::keyspaces::{DATED, ESCAPE, Space, callbacks};
 
 impl Db {
     /// Names every keyspace that has keys and no name: see [`Db::recover_keyspaces`].
@@ -19,7 +19,7 @@ impl Db {
         if store.catalog.default_space() == Space::Default {
             return self.name_all();
         }
-        if !store.has_lost_marker()? {
+        if !store.has_unknown_operands()? && !store.has_lost_marker()? {
             return Ok(Vec::new());
         }
         store.catalog.note_version(LATEST);
@@ -65,5 +65,26 @@ impl Db {
         let next = store.number_in(NEXT)?.unwrap_or(0).max(highest.saturating_add(1));
         self.name_keyspaces(&recovered, Some(next))?;
         Ok(recovered.into_iter().map(|(name, _)| name).collect())
+    }
+}
+
+impl Store {
+    /// Whether there are operands of which nobody knows by what they are merged. Only keyspaces have any.
+    pub(super) fn has_unknown_operands(&self) -> Result<bool> {
+        if !self.engine.keeps_operands() {
+            return Ok(false);
+        }
+        self.walk_from(&self.unmasked, &[ESCAPE], |walk| {
+            loop {
+                match walk.next() {
+                    Ok(None) => return Ok(false),
+                    Ok(Some(_)) if walk.failure().is_none() => {}
+                    Ok(Some(_)) => return Ok(true),
+                    // The first one that anybody meets.
+                    Err(e) if e.kind() == ErrorKind::InvalidArgument => return Ok(true),
+                    Err(e) => return Err(e),
+                }
+            }
+        })
     }
 }

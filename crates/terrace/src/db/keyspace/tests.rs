@@ -7,7 +7,7 @@ use terrace_table::{Compression, Kind};
 use super::catalog::place_of;
 use super::records::{CATALOGUE, NEXT, Named, named, number_of, of_numbers, version_of};
 use crate::batch::{Op, WriteBatch};
-use crate::keyspaces::{DATED, OperatorName, TableSettings};
+use crate::keyspaces::{DATED, MergeOperator, OperatorName, TableSettings};
 use crate::options::{EngineKind, Options, PoolChoice, WriteOptions};
 use crate::{Db, Expiry, KeyspaceOptions, MergeOperator, RepairOptions};
 
@@ -60,6 +60,39 @@ fn a_keyspace_that_has_lost_its_name_gets_another() {
         assert_eq!(db.keyspaces().unwrap(), ["other", "recovered-1"]);
         assert_eq!(db.get([0xff, 9]).unwrap().as_deref(), Some(&b"high"[..]));
     }
+}
+
+/// Nothing is left of the catalogue. Operands tell that there were keyspaces.
+#[test]
+fn operands_without_a_catalogue_are_told_and_get_a_keyspace() {
+    let dir = tempfile::tempdir().unwrap();
+    let appending = || {
+        let merge = Some(MergeOperator::append().deferred());
+        KeyspaceOptions { merge, ..KeyspaceOptions::default() }
+    };
+    let db = open(&dir, EngineKind::Lsm);
+    let space = db.keyspace_with("one", appending()).unwrap();
+    space.merge("k", "a").unwrap();
+    db.flush().unwrap();
+    space.merge("k", "b").unwrap();
+    lose(&db, &[b"", NEXT, &named("one")]);
+    drop(space);
+    db.close().unwrap();
+    drop(db);
+    for _ in 0..2 {
+        let db = open(&dir, EngineKind::Lsm);
+        let told =
+            "keyspaces have operands and the database has no marker of them; recover_keyspaces sets it";
+        assert_eq!((check(&db), db.iter().unwrap().next().unwrap().is_err()), (vec![told.to_owned()], true));
+    }
+    let db = open(&dir, EngineKind::Lsm);
+    assert_eq!(db.recover_keyspaces().unwrap(), ["recovered-1"]);
+    assert_eq!((check(&db), db.iter().unwrap().count()), (Vec::new(), 0));
+    db.close().unwrap();
+    drop(db);
+    let db = open(&dir, EngineKind::Lsm);
+    let space = db.keyspace_with("recovered-1", appending()).unwrap();
+    assert_eq!(space.get("k").unwrap().as_deref(), Some(&b"ab"[..]));
 }
 
 /// The first keyspace moved all keys of the lost ones, which were gone for good.
@@ -372,6 +405,9 @@ fn damage_where_the_catalogue_lies_leaves_the_rest() {
         db.put([0xff, 9], "new").unwrap_err(),
         db.keyspace("one").unwrap_err(),
         db.recover_keyspaces().unwrap_err(),
+        db.snapshot().get([0xff, 9]).unwrap_err(),
+        db.multi_get([[0xff, 9]]).unwrap_err(),
+        db.iter().unwrap().next_back().unwrap().unwrap_err(),
     ];
     assert!(refused.iter().all(|e| e.kind() == ErrorKind::Corruption), "{refused:?}");
     assert!(!check(&db).is_empty());
