@@ -9,7 +9,9 @@ use terrace_log::{FileSegment, LogReader, LogWriter};
 use terrace_pmem::Granularity;
 
 use super::image::{Bed, DIR, Image, options};
-use super::sample::{Sample, all_keys, samples, samples_with_tables};
+use super::judge::differing;
+use super::sample::{Sample, samples, samples_with_tables};
+use super::spaces::all_of;
 use super::whole::kind_of;
 use crate::harness::{Contents, Map};
 
@@ -80,8 +82,8 @@ fn falsely_whole(sample: &Sample, bed: &Bed) -> Option<String> {
         Ok(report) => report,
         Err(e) => return Some(format!("repair fails: {e}")),
     };
-    let found: Map = bed.open().unwrap().all().into_iter().collect();
-    let differ = all_keys().iter().filter(|key| found.get(*key) != sample.right.get(*key)).count();
+    let found = all_of(&bed.open().unwrap()).unwrap();
+    let differ = differing(&found, &sample.right).len();
     let is_told = !report.lost.is_empty() || !report.doubts.is_empty();
     (differ > 0 && !is_told).then(|| format!("{differ} keys differ; it did {:?}", report.actions))
 }

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
 
 use terrace::{
     Db, EngineKind, Env, Error, Options, PmSpace, RepairOptions, RepairReport, Result, SlmOptions,
     SplitOptions, WipOptions,
 };
 use terrace_base::checksum::hash64;
-use terrace_base::clock::ManualClock;
+use terrace_base::clock::{Clock, ManualClock};
 use terrace_base::exec::{Executor, Inline, Job, Lane};
 use terrace_disk::{Fs, SimFs};
 use terrace_index::kinds;
@@ -41,6 +42,8 @@ pub struct Image {
     pub granularity: Granularity,
     /// The boot of the machine on which it is looked at.
     pub boot: &'static str,
+    /// The time of day.
+    pub now: Duration,
 }
 
 /// A machine that starts with the bytes of an image.
@@ -50,6 +53,7 @@ pub struct Bed {
     fs: SimFs,
     pm: Arc<PlainMemory>,
     granularity: Granularity,
+    clock: Arc<ManualClock>,
 }
 
 /// Pools in memory of their own, each locked while it is open.
@@ -142,7 +146,14 @@ impl Media for Watched {
 impl Image {
     /// No database yet.
     pub fn empty(options: Options, granularity: Granularity) -> Image {
-        Image { options, files: BTreeMap::new(), pool: None, granularity, boot: FIRST_BOOT }
+        Image {
+            options,
+            files: BTreeMap::new(),
+            pool: None,
+            granularity,
+            boot: FIRST_BOOT,
+            now: Duration::ZERO,
+        }
     }
 
     /// A machine with this on it.
@@ -159,7 +170,9 @@ impl Image {
         let pools = Mutex::new(pool.map(|pool| (POOL.into(), pool)).into_iter().collect());
         let (granularity, boot) = (self.granularity, self.boot);
         let pm = PlainMemory { pools, open: Mutex::default(), granularity, boot, film: Arc::default() };
-        Bed { options: self.options.clone(), fs, pm: Arc::new(pm), granularity: self.granularity }
+        let (options, clock) = (self.options.clone(), Arc::new(ManualClock::default()));
+        clock.advance(self.now);
+        Bed { options, fs, pm: Arc::new(pm), granularity: self.granularity, clock }
     }
 }
 
@@ -234,7 +247,7 @@ impl Bed {
             fs: Arc::new(self.fs.clone()),
             pm: self.pm.clone(),
             executor: Arc::new(Inline::default()),
-            clock: Arc::new(ManualClock::default()),
+            clock: self.clock.clone(),
             hash_seed: Some(HASH_SEED),
         }
     }
@@ -256,8 +269,8 @@ impl Bed {
     fn image_with(&self, pool: Option<Vec<u8>>) -> Image {
         let mut files = self.fs.image();
         files.retain(|path, _| !path.ends_with("LOCK"));
-        let options = self.options.clone();
-        Image { options, files, pool, granularity: self.granularity, boot: self.pm.boot }
+        let (options, now) = (self.options.clone(), self.clock.calendar());
+        Image { options, files, pool, granularity: self.granularity, boot: self.pm.boot, now }
     }
 }
 

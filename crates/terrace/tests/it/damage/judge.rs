@@ -1,13 +1,14 @@
 //! What a damaged database may do: answer rightly, or say what is wrong.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use terrace::{Db, Error, ErrorKind, Result};
 
 use super::image::{Bed, Image};
 use super::sample::{Sample, all_keys};
-use crate::harness::{Contents, Map};
+use super::spaces::{self, Reader, all_of};
+use crate::harness::Map;
 
 /// What came of a damage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +40,8 @@ pub struct Judge<'a> {
     pub may_lose_the_newest: bool,
     /// Whether a wrong answer passes, as long as `check` tells of the damage.
     pub check_is_enough: bool,
+    /// Whether a repair may put as a doubt what it does not bring back as it was: whether an ingest has taken place.
+    pub may_doubt: bool,
 }
 
 impl Judge<'_> {
@@ -57,7 +60,7 @@ impl Judge<'_> {
         };
         let mut right = self.sample.right.clone();
         if self.may_lose_the_newest {
-            match read_all(&db) {
+            match all_of(&db) {
                 Ok(found) => right = found,
                 Err(e) => {
                     typed(&e)?;
@@ -121,23 +124,31 @@ impl Judge<'_> {
         let bed = self.image.bed();
         let report = bed.repair().map_err(|e| format!("repair fails: {e}"))?;
         let db = bed.open().map_err(|e| format!("does not open after a repair: {e}"))?;
-        let problems = db.check().map_err(|e| format!("check fails after a repair: {e}"))?.problems;
+        let checked = || db.check().map_err(|e| format!("check fails after a repair: {e}"));
+        // Of keyspaces whose names are lost.
+        if !checked()?.is_clean() && !report.lost.is_empty() {
+            db.recover_keyspaces().map_err(|e| format!("keyspaces are not recovered: {e}"))?;
+        }
+        let problems = checked()?.problems;
         if !problems.is_empty() {
             return Err(format!("after a repair: {problems:?}"));
         }
-        let found: Map = db.try_all().map_err(|e| e.to_string())?.into_iter().collect();
-        let right = &self.sample.right;
-        let keys = all_keys();
-        let differ: Vec<_> = keys.iter().filter(|key| found.get(*key) != right.get(*key)).collect();
-        if !differ.is_empty() && report.lost.is_empty() && !self.may_lose_the_newest {
-            return Err(format!(
-                "repair says nothing of {} keys that are gone, {} the first; it did {:?}",
-                differ.len(),
-                differ[0].escape_ascii(),
-                report.actions,
-            ));
+        let found = all_of(&db).map_err(|e| e.to_string())?;
+        let differ = differing(&found, &self.sample.right);
+        let told = || format!("; it did {:?}, lost {:?}", report.actions, report.lost);
+        if let Some(key) = differ.iter().find(|key| !spaces::may_be(key, found.get(**key))) {
+            return Err(format!("repair makes up a value of {}{}", key.escape_ascii(), told()));
         }
-        Ok(())
+        let is_told = !report.lost.is_empty() || self.may_doubt && !report.doubts.is_empty();
+        match differ.first() {
+            Some(first) if !is_told && !self.may_lose_the_newest => Err(format!(
+                "repair says nothing of {} keys that are gone, {} the first{}",
+                differ.len(),
+                first.escape_ascii(),
+                told(),
+            )),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -166,29 +177,50 @@ fn typed(error: &Error) -> Judged<()> {
     }
 }
 
-fn read_all(db: &Db) -> Result<Map> {
-    Ok(db.try_all()?.into_iter().collect())
+/// The keys that are in one of the maps alone, or have another value there.
+pub fn differing<'a>(found: &'a Map, right: &'a Map) -> BTreeSet<&'a Vec<u8>> {
+    let keys = found.keys().chain(right.keys());
+    keys.filter(|key| found.get(*key) != right.get(*key)).collect()
 }
 
 /// Reads everything in every way. Errors are given back, wrong answers are faults.
 fn compare(db: &Db, right: &Map) -> Judged<Vec<String>> {
     let mut errors = Vec::new();
-    match db.iter().map(drop) {
-        Ok(()) => compare_walks(db, right, &mut errors)?,
-        Err(e) if e.kind() == ErrorKind::Unsupported => compare_unordered(db, right, &mut errors)?,
-        Err(e) => return Err(e.to_string()),
-    }
-    for key in all_keys() {
-        note(&mut errors, db.get(&key), &key, |found| found.as_deref() == right.get(&key).map(|v| &v[..]))?;
-        note(&mut errors, db.contains_key(&key), &key, |found| *found == right.contains_key(&key))?;
+    compare_keys(db, &spaces::default_of(right), &mut errors)?;
+    for name in spaces::names(right) {
+        let wrong = |e| format!("in {name}: {e}");
+        match spaces::existing(db, name) {
+            Ok(Some(space)) => {
+                compare_keys(&space, &spaces::part_of(right, name), &mut errors).map_err(wrong)?;
+            }
+            Ok(None) => return Err(format!("keyspace {name} is gone")),
+            Err(e) => {
+                typed(&e).map_err(wrong)?;
+                errors.push(e.to_string());
+            }
+        }
     }
     Ok(errors)
 }
 
+/// The same of one keyspace.
+fn compare_keys(reader: &impl Reader, right: &Map, errors: &mut Vec<String>) -> Judged<()> {
+    match reader.in_order().map(drop) {
+        Ok(()) => compare_walks(reader, right, errors)?,
+        Err(e) if e.kind() == ErrorKind::Unsupported => compare_unordered(reader, right, errors)?,
+        Err(e) => return Err(e.to_string()),
+    }
+    for key in all_keys() {
+        note(errors, reader.get(&key), &key, |found| found.as_deref() == right.get(&key).map(|v| &v[..]))?;
+        note(errors, reader.contains_key(&key), &key, |found| *found == right.contains_key(&key))?;
+    }
+    Ok(())
+}
+
 /// A walk in no order gives every entry once, up to the first error.
-fn compare_unordered(db: &Db, right: &Map, errors: &mut Vec<String>) -> Judged<()> {
+fn compare_unordered(reader: &impl Reader, right: &Map, errors: &mut Vec<String>) -> Judged<()> {
     let mut left: BTreeMap<&[u8], &[u8]> = right.iter().map(|(k, v)| (&k[..], &v[..])).collect();
-    for entry in db.entries().map_err(|e| e.to_string())? {
+    for entry in reader.in_any_order().map_err(|e| e.to_string())? {
         match entry {
             Ok((key, value)) if left.remove(&key[..]) == Some(&value[..]) => {}
             Ok((key, _)) => return Err(format!("a walk gives {} wrongly", key.escape_ascii())),
@@ -205,14 +237,14 @@ fn compare_unordered(db: &Db, right: &Map, errors: &mut Vec<String>) -> Judged<(
     }
 }
 
-fn compare_walks(db: &Db, right: &Map, errors: &mut Vec<String>) -> Judged<()> {
+fn compare_walks(reader: &impl Reader, right: &Map, errors: &mut Vec<String>) -> Judged<()> {
     for backward in [false, true] {
         let mut expected: Vec<_> = right.iter().collect();
         if backward {
             expected.reverse();
         }
         let mut expected = expected.into_iter();
-        let mut iter = db.iter().map_err(|e| e.to_string())?;
+        let mut iter = reader.in_order().map_err(|e| e.to_string())?;
         loop {
             match if backward { iter.next_back() } else { iter.next() } {
                 Some(Ok((key, value))) => {
@@ -269,6 +301,7 @@ fn go_on(db: &Db, right: &mut Map) -> Judged<Option<Error>> {
             db.delete(&super::sample::key(i))?;
             right.remove(&super::sample::key(i));
         }
+        spaces::go_on(db, right)?;
         db.flush()?;
         db.compact_range(..)
     };

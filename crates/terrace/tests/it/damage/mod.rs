@@ -11,11 +11,14 @@ mod ahead;
 mod deleted;
 mod ends;
 pub mod image;
+mod ingested;
 mod job_log;
 mod judge;
 mod memtable;
+mod moments;
 mod older_pool;
 mod sample;
+pub mod spaces;
 mod whole;
 
 use std::collections::BTreeMap;
@@ -130,7 +133,8 @@ fn flip(samples: Vec<Sample>) {
             let torn = what == "log" && image.boot != image::FIRST_BOOT;
             let may_lose_the_newest = (unfinished || torn) && !sample.closed;
             let place = format!("{whose}, byte {byte:#x}, bit {}", bit % 8);
-            let judge = Judge { sample: &sample, image: &image, may_lose_the_newest, check_is_enough };
+            let (sample, image, may_doubt) = (&sample, &image, what == "note");
+            let judge = Judge { sample, image, may_lose_the_newest, check_is_enough, may_doubt };
             docket.hear(what, &place, &judge);
         }
     }

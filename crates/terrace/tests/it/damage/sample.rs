@@ -1,16 +1,14 @@
 //! A small database that holds every structure there is, in the states a machine can find it in.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
-
-use terrace::{Db, EngineKind, Options, WriteBatch, WriteOptions};
-use terrace_disk::{FsEvent, Observer};
-use terrace_log::PmLog;
+use terrace::{EngineKind, Options, WriteBatch};
 use terrace_pmem::{Granularity, Kind};
 
 use super::deleted::with_a_deleted_range;
 use super::image::{Bed, Image, options};
-use crate::harness::{Contents, Map};
+use super::ingested::in_an_ingest;
+use super::moments::{build, build_with_keyspaces};
+use super::spaces::{all_of, with_keyspaces};
+use crate::harness::Map;
 
 /// Keys that any of the operations below writes, and some that none does.
 pub const KEYS: u32 = 130;
@@ -22,7 +20,7 @@ pub struct Sample {
     pub name: &'static str,
     /// Its bytes.
     pub image: Image,
-    /// What is in it.
+    /// What is in it, with the entries of keyspaces behind their names.
     pub right: Map,
     /// Whether it was closed in order.
     pub closed: bool,
@@ -53,6 +51,7 @@ pub fn value(i: u32, version: u32) -> Vec<u8> {
 /// Samples of the engines with tables on the SSD.
 pub fn samples_with_tables() -> Vec<Sample> {
     let mut samples = samples_of_slm();
+    samples.extend(samples_with_keyspaces());
     let memory = build(EngineKind::Lsm, Granularity::CacheLine);
     let file = build(EngineKind::Lsm, Granularity::Page);
     let buckets = build(EngineKind::Wip, Granularity::Page);
@@ -62,11 +61,13 @@ pub fn samples_with_tables() -> Vec<Sample> {
     samples.extend([
         sample("lists, with a debt, closed", read_over_the_close(&lists.closed)),
         sample("lists, with a deleted range, closed", with_a_deleted_range(&lists.closed)),
+        sample("lists, killed in an ingest", in_an_ingest(&lists.closed)),
         sample("lists, closed", lists.closed),
         sample("lists, killed in a flush", lists.flush),
         sample("lists, killed in a compaction", lists.compaction),
         sample("a tree of values, with a debt, closed", closed_at_once(&values.flush)),
         sample("a tree of values, with a deleted range, closed", with_a_deleted_range(&values.closed)),
+        sample("a tree of values, with keyspaces, closed", with_keyspaces(&values.closed)),
         sample("a tree of values, closed", values.closed),
         sample("a tree of values, killed in a flush", values.flush),
         sample("a tree of values, killed in a compaction", values.compaction),
@@ -79,6 +80,7 @@ pub fn samples_with_tables() -> Vec<Sample> {
         sample("a log in persistent memory, killed in a flush", memory.flush),
         sample("a log in persistent memory, killed in a compaction", memory.compaction),
         sample("log files, with a deleted range, closed", with_a_deleted_range(&file.closed)),
+        sample("log files, killed in an ingest", in_an_ingest(&file.closed)),
         sample("log files, closed", file.closed),
         sample("log files, power cut in a flush", rebooted(&file.flush)),
         sample("log files, killed in a flush", file.flush),
@@ -87,6 +89,8 @@ pub fn samples_with_tables() -> Vec<Sample> {
         sample("buckets, killed while a table is written", buckets.flush),
         sample("buckets, killed while a table is synced", buckets.compaction),
         sample("buckets, with a deleted range, closed", with_a_deleted_range(&buckets.closed)),
+        sample("buckets, killed in an ingest", in_an_ingest(&buckets.closed)),
+        sample("buckets, with keyspaces, closed", with_keyspaces(&buckets.closed)),
         sample("buckets, closed", buckets.closed),
         sample("buckets, with a debt, closed", closed_at_once(&with_log_in_memory.compaction)),
         sample("buckets, log in persistent memory, killed", with_log_in_memory.compaction),
@@ -95,9 +99,27 @@ pub fn samples_with_tables() -> Vec<Sample> {
     samples
 }
 
+/// Samples of the engines that keep operands, with operands wherever they keep any.
+pub fn samples_with_keyspaces() -> Vec<Sample> {
+    let memory = build_with_keyspaces(EngineKind::Lsm, Granularity::CacheLine);
+    let file = build_with_keyspaces(EngineKind::Lsm, Granularity::Page);
+    let lists = build_with_keyspaces(EngineKind::Tlsm, Granularity::CacheLine);
+    vec![
+        sample("a log in persistent memory, with keyspaces, killed in a flush", memory.flush),
+        sample("a log in persistent memory, with keyspaces, killed in a compaction", memory.compaction),
+        sample("log files, with keyspaces, closed", file.closed),
+        sample("log files, with keyspaces, power cut in a flush", rebooted(&file.flush)),
+        sample("log files, with keyspaces, killed in a compaction", file.compaction),
+        sample("lists, with keyspaces and deleted ranges, closed", with_a_deleted_range(&lists.closed)),
+        sample("lists, with keyspaces, closed", lists.closed),
+        sample("lists, with keyspaces, killed in a flush", lists.flush),
+        sample("lists, with keyspaces, killed in a compaction", lists.compaction),
+    ]
+}
+
 /// Samples of the engines that keep everything in persistent memory.
 pub fn samples_in_memory() -> Vec<Sample> {
-    let of = |(engine, buffered, names): (_, _, [_; 5])| {
+    let of = |(engine, buffered, names): (_, _, [_; 6])| {
         names.into_iter().zip(build_in_memory(engine, buffered)).map(|(name, moment)| sample(name, moment))
     };
     MEMORY.into_iter().flat_map(of).collect()
@@ -111,6 +133,7 @@ pub fn samples_of_split() -> Vec<Sample> {
         "split, killed in a batch",
         "split, with a debt, closed",
         "split, with a deleted range, closed",
+        "split, with keyspaces, closed",
     ];
     let moments = build_in_memory(EngineKind::Split, false);
     names.into_iter().zip(moments).map(|(name, moment)| sample(name, moment)).collect()
@@ -125,7 +148,7 @@ pub fn samples() -> Vec<Sample> {
 }
 
 /// Databases that lie in persistent memory alone, with the names of their samples.
-const MEMORY: [(EngineKind, bool, [&str; 5]); 3] = [
+const MEMORY: [(EngineKind, bool, [&str; 6]); 3] = [
     (
         EngineKind::Turbo,
         false,
@@ -135,6 +158,7 @@ const MEMORY: [(EngineKind, bool, [&str; 5]); 3] = [
             "turbo, killed in a batch",
             "turbo, with a debt, closed",
             "turbo, with a deleted range, closed",
+            "turbo, with keyspaces, closed",
         ],
     ),
     (
@@ -146,6 +170,7 @@ const MEMORY: [(EngineKind, bool, [&str; 5]); 3] = [
             "sptree, killed in a batch",
             "sptree, with a debt, closed",
             "sptree, with a deleted range, closed",
+            "sptree, with keyspaces, closed",
         ],
     ),
     (
@@ -157,13 +182,14 @@ const MEMORY: [(EngineKind, bool, [&str; 5]); 3] = [
             "sptree with buffers, killed in a batch",
             "sptree with buffers, with a debt, closed",
             "sptree with buffers, with a deleted range, closed",
+            "sptree with buffers, with keyspaces, closed",
         ],
     ),
 ];
 
-/// One database at five moments: closed, with older versions and deletions that snapshots need, with an undo list,
-/// closed beside a snapshot, and with a deleted range.
-fn build_in_memory(engine: EngineKind, buffered: bool) -> [(Image, Map); 5] {
+/// One database at six moments: closed, with older versions and deletions that snapshots need, with an undo list,
+/// closed beside a snapshot, with a deleted range, and with keyspaces.
+fn build_in_memory(engine: EngineKind, buffered: bool) -> [(Image, Map); 6] {
     let mut options = options(engine);
     (options.sptree.buffered, options.sptree.log_bytes) = (buffered, 4096);
     let bed = Image::empty(options, Granularity::CacheLine).bed();
@@ -195,7 +221,8 @@ fn build_in_memory(engine: EngineKind, buffered: bool) -> [(Image, Map); 5] {
     let closed = (bed.image(), map);
     let owing = read_over_the_close(&closed);
     let deleted = with_a_deleted_range(&closed);
-    [closed, killed, in_a_batch, owing, deleted]
+    let spaces = with_keyspaces(&closed);
+    [closed, killed, in_a_batch, owing, deleted, spaces]
 }
 
 /// A kind of allocation that no engine has.
@@ -254,6 +281,7 @@ fn samples_of_slm() -> Vec<Sample> {
     vec![
         sample("persistent memory, with a debt, closed", read_over_the_close(&memory.closed)),
         sample("persistent memory, with a deleted range, closed", with_a_deleted_range(&memory.closed)),
+        sample("persistent memory, with keyspaces, closed", with_keyspaces(&memory.closed)),
         sample("persistent memory, closed", memory.closed),
         sample("persistent memory, killed in a flush", memory.flush),
         sample("persistent memory, killed in a compaction", memory.compaction),
@@ -278,166 +306,8 @@ fn sample(name: &'static str, (image, right): (Image, Map)) -> Sample {
     assert_eq!(name.ends_with("batch"), db.stats().opened.contains("took back"), "{name}");
     let buckets = db.stats().buckets.buckets;
     assert!(buckets > 1 || !name.starts_with("buckets"), "{name}: of one bucket");
-    let found: Map = db.all().into_iter().collect();
+    let found = all_of(&db).unwrap();
     assert!(found == right, "{name}: the sample itself is not what was written");
     assert_eq!(db.check().unwrap().problems, Vec::<String>::new(), "{name}");
     Sample { name, image, right, closed }
 }
-
-/// One database at three moments.
-struct Moments {
-    closed: (Image, Map),
-    /// With two memtables, version chains and the log of the flush.
-    flush: (Image, Map),
-    /// With version chains and the log of the compaction.
-    compaction: (Image, Map),
-}
-
-fn build(engine: EngineKind, granularity: Granularity) -> Moments {
-    let bed = Image::empty(options(engine), granularity).bed();
-    let camera = Arc::new(Camera { engine, bed: bed.clone(), shots: Mutex::default() });
-    let mut writer =
-        Writer { db: bed.open().unwrap(), map: Map::new(), camera: camera.clone(), moments: BTreeMap::new() };
-    (0..KEYS).for_each(|i| writer.put(i, 0));
-    writer.db.flush().unwrap();
-    let older = writer.db.snapshot();
-    (0..KEYS).filter(|i| i % 5 == 1).for_each(|i| writer.put(i, 1));
-    (0..KEYS).filter(|i| i % 11 == 3).for_each(|i| writer.delete(i));
-    writer.db.flush().unwrap();
-    if engine == EngineKind::Wip {
-        // Of several buckets.
-        (0..2).for_each(|_| writer.db.compact_range(..).unwrap());
-        assert!(writer.db.stats().buckets.buckets > 1);
-    }
-    bed.fs().observe(Some(camera));
-    let mut version = 2;
-    while !JOBS.iter().all(|job| writer.moments.contains_key(job)) {
-        assert!(version < 20, "no flush with two memtables, or no compaction");
-        (0..KEYS).filter(|i| i % 4 == version % 4).for_each(|i| writer.put(i, version));
-        writer.batch(version);
-        if version % 4 == 0 {
-            writer.compact();
-        }
-        version += 1;
-    }
-    bed.fs().observe(None);
-    drop(older);
-    writer.batch(version);
-    writer.db.close().unwrap();
-    let Writer { map, mut moments, .. } = writer;
-    let mut moment = |job| moments.remove(job).unwrap();
-    Moments { flush: moment(JOBS[0]), compaction: moment(JOBS[1]), closed: (bed.image(), map) }
-}
-
-/// The roots of the jobs of which there are samples.
-const JOBS: [&str; 2] = ["slm.job.flush", "slm.job.c0"];
-
-/// Writes and keeps what the camera saw meanwhile, with what was acknowledged before.
-struct Writer {
-    db: Db,
-    map: Map,
-    camera: Arc<Camera>,
-    moments: BTreeMap<&'static str, (Image, Map)>,
-}
-
-impl Writer {
-    fn put(&mut self, i: u32, version: u32) {
-        self.db.put_with(&key(i), &value(i, version), WriteOptions::SYNC).unwrap();
-        self.keep();
-        self.map.insert(key(i), value(i, version));
-    }
-
-    fn delete(&mut self, i: u32) {
-        self.db.delete_with(&key(i), WriteOptions::SYNC).unwrap();
-        self.keep();
-        self.map.remove(&key(i));
-    }
-
-    fn batch(&mut self, version: u32) {
-        let mut batch = WriteBatch::new();
-        (40..44).for_each(|i| batch.put(&key(i), &value(i, version)));
-        batch.delete(&key(45));
-        self.db.write_with(batch, WriteOptions::SYNC).unwrap();
-        self.keep();
-        (40..44).for_each(|i| drop(self.map.insert(key(i), value(i, version))));
-        self.map.remove(&key(45));
-    }
-
-    fn compact(&mut self) {
-        self.db.compact_range(..).unwrap();
-        self.keep();
-    }
-
-    fn keep(&mut self) {
-        for (job, image) in std::mem::take(&mut *self.camera.shots.lock().unwrap()) {
-            self.moments.insert(job, (image, self.map.clone()));
-        }
-    }
-}
-
-/// Takes a picture before every change to the disk at which a job has written to its log.
-#[derive(Debug)]
-struct Camera {
-    engine: EngineKind,
-    bed: Bed,
-    shots: Mutex<BTreeMap<&'static str, Image>>,
-}
-
-impl Observer for Camera {
-    fn before(&self, event: FsEvent<'_>) {
-        match self.engine {
-            EngineKind::Lsm | EngineKind::Lab => self.before_of_lsm(event, "sst"),
-            // What is in lists by then is in no manifest yet.
-            EngineKind::Tlsm => self.before_of_lsm(event, ""),
-            EngineKind::Wip => self.before_of_wip(event),
-            _ => self.before_of_slm(),
-        }
-    }
-}
-
-impl Camera {
-    /// While tables, or files without an extension, are written: with two logs it is a flush, else a compaction.
-    fn before_of_lsm(&self, event: FsEvent<'_>, extension: &str) {
-        let (FsEvent::Write { path, .. } | FsEvent::Sync { path }) = event else { return };
-        if path.extension().unwrap_or_default() != extension {
-            return;
-        }
-        let image = self.bed.image();
-        let files = image.files.keys().filter(|path| path.extension().is_some_and(|e| e == "log")).count();
-        let in_pool = image.pool.as_ref().map_or(0, |_| {
-            let roots = image.bed().open_pool().roots().unwrap();
-            roots.iter().filter(|(name, _)| name.starts_with("lsm.log")).count()
-        });
-        let job = if files + in_pool > 1 { JOBS[0] } else { JOBS[1] };
-        self.shots.lock().unwrap().insert(job, image);
-    }
-
-    /// While tables are written, and when they are synced.
-    fn before_of_wip(&self, event: FsEvent<'_>) {
-        let (job, path) = match event {
-            FsEvent::Write { path, .. } => (JOBS[0], path),
-            FsEvent::Sync { path } => (JOBS[1], path),
-            _ => return,
-        };
-        if path.extension().is_some_and(|e| e == "sst") {
-            self.shots.lock().unwrap().insert(job, self.bed.image());
-        }
-    }
-
-    fn before_of_slm(&self) {
-        let image = self.bed.image();
-        let pool = image.bed().open_pool();
-        let has = |root: &str| pool.root(root).unwrap().is_some();
-        for job in JOBS {
-            let Some(head) = pool.root(job).unwrap() else { continue };
-            let log = PmLog::open(&pool, head).unwrap();
-            let rich = pool.slots(CHAINS).next().is_some() && log.iter().unwrap().count() > 1;
-            if rich && (job == JOBS[1] || has("slm.mem.0") && has("slm.mem.1")) {
-                self.shots.lock().unwrap().insert(job, image.clone());
-            }
-        }
-    }
-}
-
-/// Slots that hold version chains.
-const CHAINS: Kind = Kind(10);

@@ -13,14 +13,16 @@ use terrace_table::{Kind, Table};
 use super::image::{Bed, Image};
 use super::judge::Judge;
 use super::sample::{Sample, samples, samples_in_memory, samples_with_tables};
+use super::spaces::all_of;
 use super::{Docket, number};
-use crate::harness::{Contents, Map};
 
 /// What a file is, by its name.
 pub fn kind_of(path: &Path) -> &'static str {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap();
     match path.extension().and_then(|e| e.to_str()) {
         Some("sst") => "table",
+        Some("new") => "hidden table",
+        Some("ingest") => "note",
         Some("log") => "log",
         _ if name.starts_with("MANIFEST-") => "manifest",
         _ if name == "CURRENT" => "CURRENT",
@@ -36,7 +38,8 @@ fn hear(docket: &mut Docket, sample: &Sample, path: Option<&Path>, place: &str, 
     // A file that was not closed and ends early may always have ended there. Of a log that was closed the manifest
     // knows the end.
     let may_lose_the_newest = what == "manifest" || what == "log" && !sample.closed;
-    let judge = Judge { sample, image, may_lose_the_newest, check_is_enough: false };
+    let may_doubt = what == "note";
+    let judge = Judge { sample, image, may_lose_the_newest, check_is_enough: false, may_doubt };
     docket.hear(what, &format!("{}, {place}", path.unwrap_or(Path::new("pool")).display()), &judge);
 }
 
@@ -191,7 +194,8 @@ fn a_damaged_root_costs_what_it_led_to_at_most() {
         for at in ROOTS.step_by(4).filter(|at| pool[*at..at + 4] != [0; 4]) {
             let mut image = sample.image.clone();
             image.pool.as_mut().unwrap()[at] ^= 4;
-            let judge = Judge { sample, image: &image, may_lose_the_newest: false, check_is_enough: false };
+            let [may_lose_the_newest, check_is_enough, may_doubt] = [false; 3];
+            let judge = Judge { sample, image: &image, may_lose_the_newest, check_is_enough, may_doubt };
             docket.hear("root", &format!("byte {at:#x}"), &judge);
         }
     }
@@ -225,7 +229,7 @@ fn other_versions_are_refused() {
                     pool[*at] = sample.image.pool.as_ref().unwrap()[*at];
                     seal(pool);
                 }
-                let found: Map = image.bed().open().unwrap().all().into_iter().collect();
+                let found = all_of(&image.bed().open().unwrap()).unwrap();
                 assert!(found == sample.right, "{}", sample.name);
             }
         }
@@ -247,19 +251,21 @@ fn age(path: &Path, file: &mut [u8]) {
     }
 }
 
+/// Whether the database needs a file: neither a table that was being written, which has no end yet to say its version,
+/// nor one of an ingest that has not taken place.
+fn is_needed(sample: &Sample, path: &Path) -> bool {
+    let is_whole = || Table::identify(sample.image.bed().fs(), path).is_ok();
+    let note = sample.image.files.keys().find(|path| kind_of(path) == "note");
+    kind_of(path) != "table" || is_whole() && note.is_none_or(|note| path.file_stem() < note.file_stem())
+}
+
 /// Must catch a table, log or manifest of another version that is taken for damaged, and set aside.
 #[test]
 fn other_versions_of_files_are_refused() {
     let mut seen = BTreeSet::new();
     for sample in samples() {
-        for (path, bytes) in sample
-            .image
-            .files
-            .iter()
-            .filter(|(path, _)| !["CURRENT", "slots", "mark"].contains(&kind_of(path)))
-        {
-            // A table that was being written has no end yet to say its version, and nobody needs it.
-            if kind_of(path) == "table" && Table::identify(sample.image.bed().fs(), path).is_err() {
+        for (path, bytes) in sample.image.files.iter().filter(|(path, _)| is_needed(&sample, path)) {
+            if !["log", "manifest", "table"].contains(&kind_of(path)) {
                 continue;
             }
             let mut image = sample.image.clone();
@@ -270,7 +276,7 @@ fn other_versions_of_files_are_refused() {
             let mut image = bed.image();
             assert!(sample.image.files.keys().all(|path| image.files.contains_key(path)), "{}", sample.name);
             image.files.insert(path.clone(), bytes.clone());
-            let found: Map = image.bed().open().unwrap().all().into_iter().collect();
+            let found = all_of(&image.bed().open().unwrap()).unwrap();
             assert!(found == sample.right, "{}, {}", sample.name, path.display());
             seen.insert(kind_of(path));
         }
@@ -317,7 +323,7 @@ fn records_of_a_later_version_are_refused_by_name() {
                 // The table is left of a job that was cut off: nobody needs it.
                 Ok(report) => {
                     assert!(report.lost.is_empty() && report.set_aside.is_empty(), "{report:?}");
-                    let found: Map = bed.open().unwrap().all().into_iter().collect();
+                    let found = all_of(&bed.open().unwrap()).unwrap();
                     assert!(found == sample.right, "{}, {}", sample.name, path.display());
                     continue;
                 }
@@ -331,7 +337,7 @@ fn records_of_a_later_version_are_refused_by_name() {
             assert!(repaired.to_string().contains("an expiry or a keyspace"), "{}: {repaired}", sample.name);
             let mut image = bed.image();
             image.files.insert(path.clone(), bytes.clone());
-            let found: Map = image.bed().open().unwrap().all().into_iter().collect();
+            let found = all_of(&image.bed().open().unwrap()).unwrap();
             assert!(found == sample.right, "{}, {}", sample.name, path.display());
             tried += 1;
         }
@@ -398,7 +404,7 @@ fn a_repair_reads_the_logs_of_write_buffers() {
             assert_eq!(bed.open().map(drop).unwrap_err().kind(), ErrorKind::Corruption);
             let report = bed.repair().unwrap();
             assert_eq!(report.lost, Vec::<String>::new(), "{:?}", report.actions);
-            let found: Map = bed.open().unwrap().all().into_iter().collect();
+            let found = all_of(&bed.open().unwrap()).unwrap();
             assert!(found == sample.right, "{}: {:?}", sample.name, report.actions);
         }
     }
