@@ -272,6 +272,8 @@ impl ListHead {
 
 #[cfg(test)]
 mod tests {
+    use terrace_base::Kind;
+
     use super::*;
 
     #[test]
@@ -285,6 +287,10 @@ mod tests {
         let head = fields.encode(4);
         assert_eq!(head, [4, 0, 0, 0, 9, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 2, 0, 1, 0]);
         assert_eq!(fields.span(), 32);
+        let operand = RecordFields { kind: Kind::Operand as u8, ..fields };
+        assert_eq!(operand.encode(4)[..22], head[..22]);
+        assert_eq!(operand.encode(4)[22..], [3, 0], "as the page says");
+        assert_ne!(record_crc(7, 64, &operand.encode(4), b"ab"), record_crc(7, 64, &head, b"ab"));
         assert_ne!(record_crc(7, 64, &head, b"ab"), record_crc(7, 96, &head, b"ab"), "bound to the place");
         assert_ne!(record_crc(7, 64, &head, b"ab"), record_crc(8, 64, &head, b"ab"), "bound to the buffer");
     }

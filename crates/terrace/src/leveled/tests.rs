@@ -1,5 +1,7 @@
 //! The seams: trees with another write buffer, another stage and other policies, against a map.
 
+mod copies;
+
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Bound;
