@@ -1,12 +1,14 @@
 //! Merges whose operands are kept, and folded later.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace::{
     Db, ErrorKind, Isolation, Keyspace, KeyspaceOptions, MergeOperator, Snapshot, TransactionIter,
     TransactionOptions, WriteBatch,
 };
+use terrace_base::exec::{Executor, Inline};
 use terrace_base::rng::Rng;
 use terrace_pmem::Granularity;
 
@@ -196,6 +198,42 @@ pub fn operands_wait_for_a_compaction(engine: &Engine) {
     db.compact_range(..).unwrap();
     all(&space);
     assert!(!keeps || entries() < 60, "{:?}", db.stats());
+    assert_clean(&db);
+}
+
+/// Must catch operands that stay apart for good because a snapshot needed them so when they were first compacted.
+pub fn what_a_snapshot_kept_apart_is_folded_after_it(engine: &Engine) {
+    if !engine.kind.keeps_operands() {
+        return;
+    }
+    let (machine, background) =
+        (Machine::new(&Setup::tiny("kept apart", engine)), Arc::new(Inline::default()));
+    let db = Db::open_in(machine.env_on(background.clone()), machine.dir(), machine.options()).unwrap();
+    let space = log(&db);
+    (0..50).for_each(|i| space.put(key(i), b"first ").unwrap());
+    db.compact_range(..).unwrap();
+    let snapshot = space.snapshot().unwrap();
+    (0..50).for_each(|i| space.merge(key(i), b"second").unwrap());
+    for _ in 0..2 {
+        db.compact_range(..).unwrap();
+    }
+    let compare = |snapshot: Option<&Snapshot>| {
+        for i in 0..50 {
+            assert_eq!(space.get(key(i)).unwrap().as_deref(), Some(&b"first second"[..]));
+            let then = snapshot.map(|snapshot| snapshot.get(key(i)).unwrap());
+            assert!(then.is_none_or(|then| then.as_deref() == Some(&b"first "[..])));
+        }
+    };
+    let entries = || db.stats().ssd.table_entries + db.stats().lists.entries;
+    compare(Some(&snapshot));
+    assert!(entries() >= 100, "{} entries: the snapshot needs two of each key", entries());
+    drop(snapshot);
+    // Nobody asks for it.
+    db.put(b"another", b"").unwrap();
+    db.flush().unwrap();
+    while background.help() {}
+    assert!(entries() < 60, "{} entries: they were not folded", entries());
+    compare(None);
     assert_clean(&db);
 }
 

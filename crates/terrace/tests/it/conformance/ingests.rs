@@ -1,11 +1,14 @@
 //! Ingests of sorted streams.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use terrace::{Db, Error, ErrorKind, Expiry, Ingest, KeyspaceOptions, MAX_KEY_BYTES, Result};
+use terrace::{
+    Db, EngineKind, Error, ErrorKind, Expiry, Ingest, KeyspaceOptions, MAX_KEY_BYTES, Result, Snapshot,
+};
+use terrace_disk::{FsEvent, Observer};
 
 use crate::harness::{Engine, Machine, Setup, assert_clean, setups};
 
@@ -21,7 +24,11 @@ fn pass(ingest: &mut Ingest<'_>, keys: impl Iterator<Item = u32>, value: &[u8]) 
 
 /// How many of the keys have `value`.
 fn with(db: &Db, value: &[u8]) -> usize {
-    let snapshot = db.snapshot();
+    seen_by(&db.snapshot(), value)
+}
+
+/// How many of them have it for a snapshot.
+fn seen_by(snapshot: &Snapshot, value: &[u8]) -> usize {
     (0..KEYS).filter(|i| snapshot.get(key(*i)).unwrap().as_deref() == Some(value)).count()
 }
 
@@ -77,6 +84,54 @@ pub fn a_stream_is_there_as_a_whole(engine: &Engine) {
 fn hidden_files(dir: &Path, machine: &Machine) -> usize {
     let names = machine.env().fs.list(dir).unwrap();
     names.iter().filter(|path| path.extension().is_some_and(|end| end == "new")).count()
+}
+
+/// Takes a snapshot at every event of the disk, and counts what it sees of a stream.
+struct Witness {
+    db: Arc<Db>,
+    seen: Mutex<Vec<(Snapshot, usize)>>,
+}
+
+impl std::fmt::Debug for Witness {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Witness")
+    }
+}
+
+impl Observer for Witness {
+    fn before(&self, _: FsEvent<'_>) {
+        let snapshot = self.db.snapshot();
+        let there = seen_by(&snapshot, b"stream");
+        self.seen.lock().unwrap().push((snapshot, there));
+    }
+}
+
+/// Must catch a stream that is visible before all of its tables are there: a snapshot of then would come to see it.
+pub fn nobody_sees_a_stream_before_all_of_it_is_there(engine: &Engine) {
+    if !engine.kind.ingests_atomically() {
+        return;
+    }
+    let machine = Machine::new(&Setup::tiny("unseen", engine));
+    let db = Arc::new(machine.open().unwrap());
+    for round in 0..2 {
+        (round..KEYS).step_by(3).for_each(|i| db.put(key(i), [b'b'; 60]).unwrap());
+        db.compact_range(..).unwrap();
+    }
+    assert!(db.stats().buckets.buckets > 1 || engine.kind != EngineKind::Wip);
+    let witness = Arc::new(Witness { db: db.clone(), seen: Mutex::default() });
+    machine.fs().observe(Some(witness.clone()));
+    let done = db.ingest(|ingest| pass(ingest, 0..KEYS, b"stream"));
+    machine.fs().observe(None);
+    assert_eq!(done.unwrap().entries, KEYS.into());
+    let seen = std::mem::take(&mut *witness.seen.lock().unwrap());
+    for (snapshot, there) in &seen {
+        assert!([0, KEYS as usize].contains(there), "{there} of {KEYS}");
+        assert_eq!(seen_by(snapshot, b"stream"), *there, "it has changed");
+    }
+    let before = seen.iter().filter(|(_, there)| *there == 0).count();
+    assert!(before > 10 && before < seen.len(), "{before} of {} were before it", seen.len());
+    drop(seen);
+    assert_clean(&db);
 }
 
 /// Must catch entries, or files, that are left of a stream that was not taken to its end.

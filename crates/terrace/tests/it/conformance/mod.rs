@@ -27,6 +27,7 @@ mod queues;
 mod range_deletes;
 mod range_model;
 mod reads;
+mod reopened;
 mod room;
 mod snapshots;
 mod swaps;
@@ -68,12 +69,13 @@ macro_rules! conformance {
                 filters::{what_is_let_go_is_deleted, however_much_is_let_go_it_goes,
                     a_filter_is_asked_again_and_may_fail, filtered_entries_match_a_map},
                 histories::{one_order_explains_what_threads_are_told},
-                ingests::{a_stream_is_there_as_a_whole, a_stream_that_fails_leaves_nothing, streams_meet,
+                ingests::{a_stream_is_there_as_a_whole, nobody_sees_a_stream_before_all_of_it_is_there,
+                    a_stream_that_fails_leaves_nothing, streams_meet,
                     a_source_may_do_anything, snapshots_stand_beside_streams,
                     what_is_left_hidden_is_in_nobodys_way, a_refused_stream_gives_its_room_back,
                     what_is_not_a_stream_is_refused, high_keys_are_ingested, entries_that_are_ingested_expire},
                 deferred::{deferred_merges_match_a_map, operands_wait_for_a_compaction, what_cannot_be_folded_is_told,
-                    a_stack_on_a_tombstone_is_no_garbage,
+                    a_stack_on_a_tombstone_is_no_garbage, what_a_snapshot_kept_apart_is_folded_after_it,
                     folding_is_nobodys_business},
                 merging::{merges_stand_on_what_is_there, a_batch_merges_in_its_order, a_failed_merge_changes_nothing,
                     no_merge_is_lost, a_batch_of_merges_has_its_turn, an_operator_keeps_out_of_the_database,
@@ -96,6 +98,7 @@ macro_rules! conformance {
                 range_model::{deleted_ranges_match_maps},
                 reads::{many_keys_are_read_as_each_alone, a_value_is_shown_where_it_lies,
                     a_failed_read_fails_the_call, many_keys_read_are_checked_at_the_commit},
+                reopened::{operands_and_ingests_outlive_other_options},
                 snapshots::{a_snapshot_stands_still, snapshots_at_every_step_stand_still,
                     old_versions_go_with_their_snapshot, snapshots_hold_under_threads,
                     a_deletion_holds_when_the_puts_around_it_are_merged},
