@@ -87,6 +87,19 @@ fn a_repair_leaves_out_what_was_being_ingested() {
     }
 }
 
+/// Must catch a repair that is cut short after an ingest was, and leaves a part of that behind or loses something else.
+#[test]
+fn a_repair_after_an_ingest_is_cut_short() {
+    let ops = Drawn { seed: 78, ops: 24, mix: Mix { reopen: 0, kill: 0, ingest: 16, ..Mix::INGESTS } }.draw();
+    let granularity = Granularity::Page;
+    let engines = [EngineKind::Lsm, EngineKind::Wip].into_iter();
+    for engine in engines.filter(|engine| runs_on(*engine, granularity)) {
+        let explorer = Exploration { engine, granularity, seed: 78, images: 60 }.explorer();
+        let explorer = Nested { depth: 1, events: 4 }.within(explorer);
+        println!("{engine:?}: {:?}", explorer.must_pass(repaired(engine), ops.clone()));
+    }
+}
+
 fn stream(from: u16, len: u32) -> Op {
     let mut keys: Vec<u16> = (from..from + 30).step_by(3).collect();
     keys.sort_by_key(|number| key(*number));

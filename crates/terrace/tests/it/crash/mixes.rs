@@ -23,6 +23,7 @@ pub struct Mix {
     pub kill: u64,
     pub delete_range: u64,
     pub ingest: u64,
+    pub junk: u64,
     /// Keys in use.
     pub keys: u64,
     /// Longest value.
@@ -78,6 +79,7 @@ impl Mix {
         kill: 0,
         delete_range: 0,
         ingest: 0,
+        junk: 0,
         keys: 0,
         len: 0,
     };
@@ -152,8 +154,29 @@ impl Mix {
         kill: 1,
         delete_range: 0,
         ingest: 0,
+        junk: 0,
         keys: 40,
         len: 300,
+    };
+
+    /// What filters let go beside everything else.
+    pub const JUNK: Mix = Mix {
+        put: 8,
+        junk: 8,
+        synced: 1,
+        delete: 2,
+        batch: 1,
+        snapshot: 1,
+        read: 1,
+        release: 1,
+        flush: 2,
+        compact: 2,
+        background: 6,
+        reopen: 1,
+        kill: 1,
+        keys: 40,
+        len: 300,
+        ..Mix::NONE
     };
 
     /// Ingests beside everything else.
@@ -179,7 +202,7 @@ impl Mix {
 
 fn one(rng: &mut Rng, mix: Mix) -> Op {
     type Make = fn(&mut Rng, Mix) -> Op;
-    let kinds: [(u64, Make); 16] = [
+    let kinds: [(u64, Make); 17] = [
         (mix.put, |r, m| Op::Put { key: some_key(r, m), len: some_len(r, m) }),
         (mix.synced, |r, m| Op::PutSynced { key: some_key(r, m), len: some_len(r, m) }),
         (mix.delete, |r, m| Op::Delete { key: some_key(r, m) }),
@@ -196,6 +219,7 @@ fn one(rng: &mut Rng, mix: Mix) -> Op {
         (mix.transact, |r, m| some_transaction(r, m)),
         (mix.delete_range, |r, m| Op::DeleteRange { from: some_key(r, m), to: some_key(r, m) }),
         (mix.ingest, |r, m| Op::Ingest(some_stream(r, m))),
+        (mix.junk, |r, m| Op::PutJunk { key: some_key(r, m), len: some_len(r, m) }),
     ];
     let mut at = rng.below(kinds.iter().map(|(weight, _)| weight).sum());
     for (weight, make) in kinds {

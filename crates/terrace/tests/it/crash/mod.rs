@@ -6,6 +6,7 @@ mod batches;
 mod buckets;
 pub mod env;
 mod faults;
+mod filters;
 mod ingests;
 pub mod judge;
 mod keyspaces;

@@ -15,6 +15,11 @@ pub enum Op {
     Delete {
         key: u16,
     },
+    /// A put of what a filter lets go.
+    PutJunk {
+        key: u16,
+        len: u32,
+    },
     /// Puts and deletes that take effect together.
     Batch(Vec<Write>),
     /// Deletes all keys between two, whichever comes first, at once.
@@ -75,6 +80,7 @@ impl Op {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Write {
     Put { key: u16, len: u32 },
+    Junk { key: u16, len: u32 },
     Delete { key: u16 },
 }
 
@@ -82,14 +88,15 @@ impl Write {
     /// The number of the key that it changes.
     pub fn key(&self) -> u16 {
         match self {
-            Write::Put { key, .. } | Write::Delete { key } => *key,
+            Write::Put { key, .. } | Write::Junk { key, .. } | Write::Delete { key } => *key,
         }
     }
 
-    /// The length of the value that it writes; `None` if it deletes.
-    pub fn len(&self) -> Option<u32> {
+    /// The `stamp`th value, which it writes; `None` if it deletes.
+    pub fn value(&self, stamp: u32) -> Option<Vec<u8>> {
         match self {
-            Write::Put { len, .. } => Some(*len),
+            Write::Put { len, .. } => Some(value(stamp, *len)),
+            Write::Junk { len, .. } => Some([JUNK, &value(stamp, *len)].concat()),
             Write::Delete { .. } => None,
         }
     }
@@ -130,4 +137,12 @@ pub fn value(stamp: u32, len: u32) -> Vec<u8> {
     let n = value.len().min(4);
     value[..n].copy_from_slice(&stamp[..n]);
     value
+}
+
+/// What junk begins with. No stamp is so high that another value does.
+const JUNK: &[u8] = b"junk";
+
+/// Whether a filter lets go of a value.
+pub fn is_junk(value: &[u8]) -> bool {
+    value.starts_with(JUNK)
 }

@@ -1,7 +1,7 @@
 //! No room: on the disk, or in the pool. Writes are refused and reads go on; what was acknowledged outlives process
 //! and power; when there is room writing goes on, without a restart.
 
-use terrace::EngineKind;
+use terrace::{EngineKind, Options};
 use terrace_pmem::Granularity;
 use terrace_sim::{KvModel, PmOptions, Recorder, Scenario, World, WorldOptions, kv_scenario};
 
@@ -16,10 +16,11 @@ use super::scenarios::Exploration;
 const IMAGES: u64 = 48;
 
 /// Carries operations out that may be refused until there is room, and then must not.
-fn without_room(engine: EngineKind) -> impl Scenario<Op = Op, Model = KvModel> {
+fn without_room(options: Options) -> impl Scenario<Op = Op, Model = KvModel> {
+    let for_judge = options.clone();
     kv_scenario(
         move |world: &World, recorder: &mut Recorder<KvModel>, ops: &[Op]| {
-            let mut session = Session::open(world, &options(engine), Errors::Fail)?;
+            let mut session = Session::open(world, &options, Errors::Fail)?;
             for op in ops {
                 match op {
                     Op::DiskFull { .. } | Op::PoolFull { .. } => session.expect(Errors::Expected),
@@ -30,19 +31,19 @@ fn without_room(engine: EngineKind) -> impl Scenario<Op = Op, Model = KvModel> {
             }
             Ok(())
         },
-        move |world: &World, model: &KvModel| judge_without_room(engine, world, model),
+        move |world: &World, model: &KvModel| judge_without_room(&for_judge, world, model),
     )
 }
 
 /// The survivor has no more room than its machine had: it may not open, but if it does it is right. With
 /// room it is as any other.
-fn judge_without_room(engine: EngineKind, world: &World, model: &KvModel) -> Result<(), String> {
-    if let Ok(session) = Session::open(world, &options(engine), Errors::Expected) {
+fn judge_without_room(options: &Options, world: &World, model: &KvModel) -> Result<(), String> {
+    if let Ok(session) = Session::open(world, options, Errors::Expected) {
         let found = contents(session.db()).map_err(|e| format!("reading without room: {e}"))?;
         model.accepts_in(world, &found).map_err(|e| format!("without room: {e}"))?;
     }
     give_room(world);
-    judge(&options(engine), world, model)
+    judge(options, world, model)
 }
 
 /// Some of everything but lives.
@@ -89,10 +90,16 @@ fn on_the_disk() {
 
 /// Explores operations of `mix` around a time when the disk has `slack` bytes left.
 pub fn on_a_full_disk(seed: u64, slack: u32, mix: Mix) {
+    on_a_full_disk_with(seed, slack, mix, |engine| Some(options(engine)));
+}
+
+/// The same with these options of each engine, if it has any.
+pub fn on_a_full_disk_with(seed: u64, slack: u32, mix: Mix, options: impl Fn(EngineKind) -> Option<Options>) {
     for (engine, granularity) in everywhere() {
+        let Some(options) = options(engine) else { continue };
         let ops = around(seed, Op::DiskFull { slack }, mix);
         let on_disk = Exploration { engine, granularity, seed, images: IMAGES };
-        let summary = on_disk.explorer().must_pass(without_room(engine), ops);
+        let summary = on_disk.explorer().must_pass(without_room(options), ops);
         println!("{engine:?} {granularity:?}, {slack} bytes left: {summary:?}");
     }
 }
@@ -108,7 +115,8 @@ fn where_the_pool_lies() {
             let ops = around(seed, Op::PoolFull { slack }, large);
             let in_pool = Exploration { engine, granularity, seed, images: IMAGES };
             let pm = PmOptions { bytes: 128 << 10, capacity: 1 << 20, granularity };
-            let summary = in_pool.explorer().world(WorldOptions { pm }).must_pass(without_room(engine), ops);
+            let summary =
+                in_pool.explorer().world(WorldOptions { pm }).must_pass(without_room(options(engine)), ops);
             println!("{engine:?} {granularity:?}, {slack} bytes left: {summary:?}");
         }
     }

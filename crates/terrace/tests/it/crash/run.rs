@@ -10,7 +10,7 @@ use terrace_sim::{Change, KvModel, Map, Recorder, World};
 
 use super::env::{DIR, Process};
 use super::judge::may_end_early;
-use super::ops::{Op, Write, deletes_between, key, value};
+use super::ops::{Op, Write, deletes_between, is_junk, key};
 use super::writing::How;
 use crate::harness::Contents;
 
@@ -126,6 +126,9 @@ impl<'a> Session<'a> {
                 self.write(ledger, &[Write::Put { key: *key, len: *len }], How::Batch(WriteOptions::SYNC))
             }
             Op::Delete { key } => self.write(ledger, &[Write::Delete { key: *key }], How::PLAIN),
+            Op::PutJunk { key, len } => {
+                self.write(ledger, &[Write::Junk { key: *key, len: *len }], How::PLAIN)
+            }
             Op::Batch(writes) => self.write(ledger, writes, How::PLAIN),
             Op::Transact { reads, writes } => self.write(ledger, writes, How::Transaction(reads)),
             Op::DeleteRange { from, to } => {
@@ -204,13 +207,16 @@ impl<'a> Session<'a> {
     ) -> std::result::Result<(), String> {
         let mut change = Change(Vec::new());
         for (i, write) in writes.iter().enumerate() {
-            let (k, v) = (key(write.key()), write.len().map(|len| value(self.stamp * 16 + i as u32, len)));
-            change.0.push((k, v));
+            change.0.push((key(write.key()), write.value(self.stamp * 16 + i as u32)));
         }
         let mut now = None;
         ledger.update(&mut |model| {
             now = model.expected().cloned();
-            model.begin(change.clone());
+            // Whether junk is still there is all the same: what it replaces is gone.
+            let without_junk = |(key, value): &(_, Option<Vec<u8>>)| {
+                (Vec::clone(key), value.clone().filter(|value| !is_junk(value)))
+            };
+            model.begin(Change(change.0.iter().map(without_junk).collect()));
         });
         let outcome = how.carry_out(self.db(), &change, now.as_ref());
         // An ingest of nothing does nothing.
@@ -332,7 +338,7 @@ pub fn give_room(world: &World) {
     world.media().set_limit(u64::MAX);
 }
 
-/// Everything in the database, read forward and backward and by gets.
+/// Everything in the database but junk, read forward and backward and by gets.
 pub fn contents(db: &Db) -> Result<Map> {
     let found = contents_of(&db.snapshot())?;
     for (k, v) in &found {
@@ -355,5 +361,5 @@ pub fn contents_of(snapshot: &Snapshot) -> Result<Map> {
             ));
         }
     }
-    Ok(forward.into_iter().collect())
+    Ok(forward.into_iter().filter(|(_, value)| !is_junk(value)).collect())
 }

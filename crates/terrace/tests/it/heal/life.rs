@@ -7,7 +7,7 @@ use terrace::{Bytes, Db, Options, Result, Snapshot, WriteOptions};
 use terrace_sim::{Change, KvModel, Map, World};
 
 use crate::crash::env::{DIR, Process};
-use crate::crash::ops::{Op, Write, deletes_between, key, value};
+use crate::crash::ops::{Op, Write, deletes_between, key};
 use crate::crash::run::{contents, contents_of, is_of_the_media};
 use crate::crash::writing::How;
 use crate::harness::Contents;
@@ -115,7 +115,9 @@ impl<'a> Life<'a> {
             }
             Op::Reopen => self.reopen(),
             Op::Kill => self.kill(),
-            Op::DiskFull { .. } | Op::PoolFull { .. } | Op::Room => Err(format!("{op:?} is no part of this")),
+            Op::PutJunk { .. } | Op::DiskFull { .. } | Op::PoolFull { .. } | Op::Room => {
+                Err(format!("{op:?} is no part of this"))
+            }
         }
     }
 
@@ -149,8 +151,7 @@ impl<'a> Life<'a> {
     fn write(&mut self, writes: &[Write], how: How<'_>) -> Verdict {
         let mut change = Change(Vec::new());
         for (i, write) in writes.iter().enumerate() {
-            let (k, v) = (key(write.key()), write.len().map(|len| value(self.stamp * 16 + i as u32, len)));
-            change.0.push((k, v));
+            change.0.push((key(write.key()), write.value(self.stamp * 16 + i as u32)));
         }
         self.model.begin(change.clone());
         let done = self.call("write", || how.carry_out(self.db(), &change, Some(&self.now)))?;

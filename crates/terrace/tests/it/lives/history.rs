@@ -9,7 +9,8 @@ use terrace_pmem::Granularity;
 
 use super::change::{self, Change};
 use crate::damage::image::{Bed, Image, options};
-use crate::harness::{Contents, Map};
+use crate::damage::spaces::{self, all_of};
+use crate::harness::Map;
 
 /// Boots of the machine.
 const BOOTS: [&str; 4] = ["the first boot", "the second boot", "the third boot", "the fourth boot"];
@@ -42,6 +43,8 @@ pub struct History {
     /// Which lives end beside a reader, and which before their background work. It draws for itself, so that a seed
     /// writes and changes the same without that.
     debts: Rng,
+    /// What is written to keyspaces and ingested, if anything is; in the same way.
+    more: Option<Rng>,
 }
 
 /// How a life ends.
@@ -58,15 +61,22 @@ impl History {
         let mut options = options(engine);
         options.slm.memtable_bytes = 8 << 10;
         let image = Image::empty(options, granularity);
-        let bed = image.bed();
-        bed.open().unwrap().close().unwrap();
-        let states = vec![Map::new()];
+        let (bed, mut map) = (image.bed(), Map::new());
+        let db = bed.open().unwrap();
+        let more = seed.is_multiple_of(2).then(|| Rng::new(seed ^ 0x5ace));
+        if more.is_some() {
+            spaces::make(&db, &mut map);
+        }
+        db.close().unwrap();
+        drop(db);
+        let states = vec![map];
         let image = bed.image();
         let rng = Rng::new(seed);
         let most_times = if engine == EngineKind::Split { 40 } else { 12 };
         let earlier = Vec::new();
         let debts = Rng::new(!seed);
-        History { rng, image, states, least: 0, closed: true, earlier, boot: 0, writes: 0, most_times, debts }
+        let (least, closed, boot, writes) = (0, true, 0, 0);
+        History { rng, image, states, least, closed, earlier, boot, writes, most_times, debts, more }
     }
 
     /// Changes something and lives once more. Says what came of it.
@@ -108,7 +118,7 @@ impl History {
             (self.image.options.clone(), self.image.granularity, self.image.boot);
         let bed = after.bed();
         let db = bed.open().map_err(|e| format!("{outcome}; afterwards: {e}"))?;
-        let found = contents(&db).map_err(|e| format!("{outcome}; afterwards: {e}"))?;
+        let found = all_of(&db).map_err(|e| format!("{outcome}; afterwards: {e}"))?;
         among(&self.states[least..], &found).map_err(|e| format!("{outcome}; afterwards {e}"))?;
         (self.states, self.least) = (vec![found], 0);
         db.close().map_err(|e| format!("{outcome}; afterwards, closing: {e}"))?;
@@ -124,7 +134,7 @@ impl History {
         // What is to be reclaimed is then left to the next life.
         let opened = if self.debts.one_in(4) { bed.open_idly() } else { bed.open() };
         let db = opened.map_err(|e| format!("opening: {e}"))?;
-        let found = contents(&db).map_err(|e| format!("reading: {e}"))?;
+        let found = all_of(&db).map_err(|e| format!("reading: {e}"))?;
         among(&self.states[self.least..], &found)?;
         (self.states, self.least) = (vec![found], 0);
         if self.closed {
@@ -205,11 +215,43 @@ impl History {
             if sync || power_safe {
                 synced = self.states.len() - 1;
             }
+            if let Some(state) = self.write_more(db)? {
+                synced = state;
+            }
             if self.rng.one_in(40) {
                 self.earlier.push(bed.image());
             }
             if self.rng.one_in(25) {
                 db.flush().map_err(|e| format!("flushing: {e}"))?;
+            }
+        }
+        Ok(synced)
+    }
+
+    /// Now and then a change in a keyspace, or an ingest; the number of the state that a power cut must not take.
+    fn write_more(&mut self, db: &Db) -> Result<Option<usize>, String> {
+        let Some(rng) = self.more.as_mut() else { return Ok(None) };
+        let mut map = self.states.last().cloned().unwrap_or_default();
+        let mut synced = None;
+        if rng.one_in(4) {
+            let steps = spaces::steps(rng.below(8) as u32);
+            let step = &steps[rng.below(steps.len() as u64) as usize];
+            spaces::write(db, step).map_err(|e| format!("writing to a keyspace: {e}"))?;
+            step.enter(&mut map);
+            self.states.push(map.clone());
+            synced = Some(self.states.len() - 1);
+        }
+        if rng.one_in(24) {
+            let from = rng.below(KEYS);
+            let entries: Vec<(String, String)> =
+                (from..KEYS).step_by(3).map(|i| (format!("key{i:02}"), format!("ingested {i} "))).collect();
+            let ingested =
+                db.ingest(|ingest| entries.iter().try_for_each(|(key, value)| ingest.put(key, value)));
+            ingested.map_err(|e| format!("ingesting: {e}"))?;
+            map.extend(entries.into_iter().map(|(key, value)| (key.into_bytes(), value.into_bytes())));
+            self.states.push(map);
+            if self.image.options.engine.ingests_atomically() {
+                synced = Some(self.states.len() - 1);
             }
         }
         Ok(synced)
@@ -247,7 +289,7 @@ fn look(bed: &Bed, states: &[Map], change: &Change) -> Result<&'static str, Stri
         Ok(db) => db,
         Err(e) => return clear(e).map(|()| "refused"),
     };
-    let outcome = match contents(&db) {
+    let outcome = match all_of(&db) {
         Ok(found) => among(states, &found).map(|()| "right")?,
         Err(e) => clear(e).map(|()| "reading says so")?,
     };
@@ -271,10 +313,6 @@ fn look(bed: &Bed, states: &[Map], change: &Change) -> Result<&'static str, Stri
 /// Whether an error says which file it is about.
 fn names(error: &terrace::Error, path: &Path) -> bool {
     path.file_name().is_some_and(|name| error.to_string().contains(&*name.to_string_lossy()))
-}
-
-fn contents(db: &Db) -> terrace::Result<Map> {
-    Ok(db.try_all()?.into_iter().collect())
 }
 
 /// An error unless this is one of the states of the history.
