@@ -378,7 +378,9 @@ impl Db {
     fn moved(&self) -> Result<WriteBatch> {
         let (mut bytes, mut high) = (0, Vec::new());
         self.inner.visit(Prefix::escape(), |rest, value| {
-            let (key, value) = ([&[ESCAPE], rest].concat(), value?);
+            let key = [&[ESCAPE], rest].concat();
+            // Only keyspaces have what cannot be folded.
+            let value = value.map_err(|_| self.inner.catalog.damaged("a marker beside operands", &key))?;
             if is_in_catalogue(&key) && records::is_record(value) {
                 return Err(self.inner.catalog.damaged("a marker beside a record", &key));
             }

@@ -13,7 +13,6 @@ impl Store {
         if self.catalog.default_space() == Space::Alone {
             let tell =
                 |what| format!("{what} and the database has no marker of them; recover_keyspaces sets it");
-            // First, as nobody reads beside operands before it is known that there may be some.
             if report.note(self.has_unknown_operands())?.unwrap_or_default() {
                 report.problems.push(tell("keyspaces have operands"));
             } else if report.note(self.has_lost_marker())?.unwrap_or_default() {

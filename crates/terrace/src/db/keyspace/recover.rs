@@ -1,6 +1,6 @@
 //! Naming keyspaces again after damage that has taken records of the catalogue.
 
-use terrace_base::{Error, ErrorKind, Result};
+use terrace_base::{Error, Result};
 
 use super::records::{LATEST, NEXT, Named, VERSION, version_with};
 use crate::db::{Db, Store};
@@ -75,16 +75,12 @@ impl Store {
             return Ok(false);
         }
         self.walk_from(&self.unmasked, &[ESCAPE], |walk| {
-            loop {
-                match walk.next() {
-                    Ok(None) => return Ok(false),
-                    Ok(Some(_)) if walk.failure().is_none() => {}
-                    Ok(Some(_)) => return Ok(true),
-                    // The first one that anybody meets.
-                    Err(e) if e.kind() == ErrorKind::InvalidArgument => return Ok(true),
-                    Err(e) => return Err(e),
+            while walk.next()?.is_some() {
+                if walk.failure().is_some() {
+                    return Ok(true);
                 }
             }
+            Ok(false)
         })
     }
 }
