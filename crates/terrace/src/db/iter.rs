@@ -8,7 +8,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use terrace_base::Result;
+use terrace_base::{Error, Result};
 
 use crate::core::empty_ranges::Skip;
 use crate::core::engine::{Direction, EngineIter};
@@ -312,6 +312,8 @@ enum EntriesFrom {
         space: Space,
         walk: Box<dyn EngineIter>,
         failed_maps: u64,
+        /// Why it is not known whose some keys are, which is told at the end.
+        unknown: Option<Error>,
         /// Last, as the walk reads what it keeps.
         hold: Arc<Hold>,
     },
@@ -327,7 +329,10 @@ impl Entries {
     pub(super) fn new(hold: Arc<Hold>, space: Space) -> Result<Entries> {
         let failed_maps = hold.failed_maps();
         let walk = hold.engine().clone().walk_all(hold.seq())?;
-        Ok(Entries { from: EntriesFrom::All { space, walk, failed_maps, hold }, failed: false })
+        Ok(Entries {
+            from: EntriesFrom::All { space, walk, failed_maps, unknown: None, hold },
+            failed: false,
+        })
     }
 
     pub(super) fn in_order(iter: DbIter) -> Entries {
@@ -336,21 +341,26 @@ impl Entries {
 
     /// The next entry of the keyspace.
     fn step(&mut self) -> Result<Option<(Bytes, Bytes)>> {
-        let (space, walk, failed_maps, hold) = match &mut self.from {
+        let (space, walk, failed_maps, unknown, hold) = match &mut self.from {
             EntriesFrom::Range(iter) => return iter.next().transpose(),
-            EntriesFrom::All { space, walk, failed_maps, hold } => (*space, walk, *failed_maps, hold),
+            EntriesFrom::All { space, walk, failed_maps, unknown, hold } => {
+                (*space, walk, *failed_maps, unknown, hold)
+            }
         };
         loop {
             let entry = walk.next()?;
             hold.intact_since(failed_maps)?;
             match entry {
                 Some((place, value)) if space.holds(&place) => {
-                    hold.check_owner_of(&place)?;
+                    if let Err(why) = hold.check_owner_of(&place) {
+                        *unknown = Some(why);
+                        continue;
+                    }
                     walk.failure().map_or(Ok(()), |failure| Err(failure.clone()))?;
                     return Ok(Some((space.key_at(place), value)));
                 }
                 Some(_) => {}
-                None => return Ok(None),
+                None => return unknown.take().map_or(Ok(None), Err),
             }
         }
     }

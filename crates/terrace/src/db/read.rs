@@ -336,7 +336,8 @@ impl Snapshot {
         Ok(Snapshot { hold: self.hold.clone(), space })
     }
 
-    fn place<'a>(&self, key: &'a [u8]) -> Result<Cow<'a, [u8]>> {
+    /// The place of `key`, if it is known whose it is.
+    pub(in crate::db) fn place<'a>(&self, key: &'a [u8]) -> Result<Cow<'a, [u8]>> {
         self.hold.check_owner_of(key)?;
         self.space.place(key)
     }

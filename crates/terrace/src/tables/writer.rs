@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use terrace_base::Result;
 use terrace_base::exec::Executor;
+use terrace_base::{Error, Result};
 use terrace_disk::{BehindFile, SyncBehind};
 use terrace_table::{BlockSpan, Built, Kind, TableBuilder, TableMeta, TableOptions};
 
@@ -38,6 +38,8 @@ pub(crate) struct TableWriter<'a> {
     writes_behind: bool,
     /// The sync of the table before the current one.
     syncing: Option<SyncBehind>,
+    /// Why some finished table is not durable.
+    unsynced: Option<Error>,
     current: Option<Open>,
     last_key: Vec<u8>,
 }
@@ -120,6 +122,7 @@ impl<'a> TableWriter<'a> {
             is_hidden: false,
             writes_behind: false,
             syncing: None,
+            unsynced: None,
             current: None,
             last_key: Vec::new(),
         }
@@ -211,6 +214,9 @@ impl<'a> TableWriter<'a> {
 
     /// Waits until the bytes of all finished tables are durable.
     pub fn synced(&mut self) -> Result<()> {
-        self.syncing.take().map_or(Ok(()), SyncBehind::wait)
+        if let Some(syncing) = self.syncing.take() {
+            self.unsynced = self.unsynced.take().or(syncing.wait().err());
+        }
+        self.unsynced.clone().map_or(Ok(()), Err)
     }
 }

@@ -43,6 +43,7 @@ impl Db {
         if !batch.has_high() {
             return Ok((batch, None));
         }
+        self.inner.catalog.check_readable()?;
         batch.ops_of_default().try_for_each(|op| self.make_room_for(op).map(drop))?;
         let stays = self.inner.catalog.stay();
         let batch = batch.into_places(self.inner.catalog.default_space())?;

@@ -171,12 +171,12 @@ impl Transaction {
     ///
     /// `Corruption` if its data is damaged; `InvalidArgument` for an over-long key.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
-        self.get_at(&self.snapshot.space().place(key.as_ref())?)
+        self.get_at(&self.snapshot.place(key.as_ref())?)
     }
 
     /// Whether `key` exists. Another value of it is no conflict then, only its absence.
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        self.contains_at(&self.snapshot.space().place(key.as_ref())?)
+        self.contains_at(&self.snapshot.place(key.as_ref())?)
     }
 
     /// The values of `keys`, each as [`get`](Self::get) reads it, in the order of the keys. What the transaction has
@@ -324,6 +324,7 @@ impl Transaction {
         keys: impl IntoIterator<Item = K>,
     ) -> Result<Vec<Option<Bytes>>> {
         let keys: Vec<K> = keys.into_iter().collect();
+        keys.iter().try_for_each(|key| self.snapshot.hold().check_owner_of(key.as_ref()))?;
         let places = keys.iter().map(|key| space.place(key.as_ref())).collect::<Result<Vec<_>>>()?;
         let known: Vec<Option<Option<Bytes>>> = {
             let state = self.state.lock();
@@ -344,6 +345,7 @@ impl Transaction {
 
     fn write_default(&self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         let space = self.snapshot.space();
+        self.snapshot.hold().check_owner_of(key)?;
         if let (Space::Alone, true, Some(value)) = (space, is_high(key), value) {
             self.make_room_for(Op { kind: Kind::Put, key, value })?;
         }
