@@ -9,6 +9,9 @@ use super::buffer::part_of;
 use super::layout::{BLOCK_BYTES, BLOCK_NODES, Block, Node, block_crc, part_crc};
 use super::{Inner, PmList};
 
+/// Bytes of a record that are loaded ahead: its head, its key, and the value if that is short.
+const PREFETCHED_BYTES: u64 = 192;
+
 /// A record in its place.
 #[derive(Debug, Clone, Copy)]
 pub struct PmRecord<'a> {
@@ -73,6 +76,25 @@ impl PmList {
             return Ok(None);
         }
         Ok(Some(Found { seq: record.seq, kind: record.kind, value: record.value()? }))
+    }
+
+    /// Starts loading the block in which a lookup of `key` searches.
+    pub fn prefetch_block(&self, key: &[u8]) {
+        if let Some((_, (from, _))) = self.inner.searched(key) {
+            let at = self.inner.blocks + from / BLOCK_NODES as u64 * BLOCK_BYTES;
+            self.inner.pool().prefetch(at, BLOCK_BYTES);
+        }
+    }
+
+    /// Starts loading the record that a lookup of `key` reads. The block is read here, without verifying it.
+    pub fn prefetch_record(&self, key: &[u8]) {
+        let Some((head, (from, to))) = self.inner.searched(key) else { return };
+        let at = self.inner.blocks + from / BLOCK_NODES as u64 * BLOCK_BYTES;
+        let Ok(block) = self.inner.pool().get::<Block>(POff::new(at)) else { return };
+        let nodes = &block.nodes[..(to - from).min(BLOCK_NODES as u64) as usize];
+        if let Some(node) = nodes.get(nodes.partition_point(|node| node.head < head)) {
+            self.inner.pool().prefetch(node.record, PREFETCHED_BYTES);
+        }
     }
 
     /// The filter that it was made with.
@@ -180,6 +202,21 @@ impl Inner {
         Ok(self.against_common(key).is_eq() && Some(self.node(index)?.head) == rest.map(prefix::head))
     }
 
+    /// The nodes of the blocks with nodes of `head`, which are in no others.
+    fn nodes_of(&self, towers: &[u64], head: u64) -> (u64, u64) {
+        let first = towers.partition_point(|tower| *tower < head).saturating_sub(1) as u64;
+        let last = towers.partition_point(|tower| *tower <= head) as u64;
+        (first * BLOCK_NODES as u64, self.figures.entries.min(last * BLOCK_NODES as u64))
+    }
+
+    /// The head of `key`, and the nodes among which a lookup searches, if there are any and the towers are in DRAM.
+    fn searched(&self, key: &[u8]) -> Option<(u64, (u64, u64))> {
+        let towers = self.towers.get().filter(|_| self.against_common(key).is_eq())?;
+        let head = prefix::head(&key[self.common..]);
+        let nodes = self.nodes_of(towers, head);
+        (nodes.0 < nodes.1).then_some((head, nodes))
+    }
+
     /// The first node at or after (`key`, `seq`), and its record if it was read.
     pub fn lower_bound(&self, key: &[u8], seq: u64) -> Result<(u64, Option<PmRecord<'_>>)> {
         let entries = self.figures.entries;
@@ -189,11 +226,7 @@ impl Inner {
             Ordering::Equal => {}
         }
         let head = prefix::head(&key[self.common..]);
-        let towers = self.towers()?;
-        // Nodes of a head are in these blocks, and in no others.
-        let first = towers.partition_point(|tower| *tower < head).saturating_sub(1) as u64;
-        let last = towers.partition_point(|tower| *tower <= head) as u64;
-        let (mut low, mut high) = (first * BLOCK_NODES as u64, entries.min(last * BLOCK_NODES as u64));
+        let (mut low, mut high) = self.nodes_of(self.towers()?, head);
         let (mut at_high, mut loaded) = (None, None);
         while low < high {
             let middle = low + (high - low) / 2;

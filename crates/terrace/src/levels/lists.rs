@@ -112,6 +112,20 @@ impl ListRun {
         self.list.as_ref().map_err(Error::clone)
     }
 
+    /// Starts loading what lookups of `keys` in their lists read.
+    pub fn prefetch<'l>(lookups: impl Iterator<Item = (&'l ListRun, &'l [u8])> + Clone) {
+        let lists = lookups.filter_map(|(run, key)| Some((run.list.as_ref().ok()?, key)));
+        lists.clone().for_each(|(list, key)| list.prefetch_block(key));
+        lists.for_each(|(list, key)| list.prefetch_record(key));
+    }
+
+    /// Starts loading what [`may_contain`](Self::may_contain) reads, if it is in memory.
+    pub fn prefetch_filter(&self, key: &[u8]) {
+        if let Some(Some(filter)) = self.filter.get() {
+            filter.prefetch(key);
+        }
+    }
+
     pub fn may_contain(&self, key: &[u8]) -> Result<bool> {
         let filter = match self.filter.get() {
             Some(filter) => filter,

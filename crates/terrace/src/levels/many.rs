@@ -7,6 +7,7 @@
 use terrace_base::Result;
 use terrace_table::{Entry, Sought, find_many};
 
+use super::lists::ListRun;
 use super::run::Run;
 
 /// A lookup under way.
@@ -69,6 +70,10 @@ pub(crate) fn find_all<'r, P>(
                 sought.push(Sought { table, key: searches[*i].key, position: None });
             }
         }
+        ListRun::prefetch(asked.iter().filter_map(|(i, run)| match run {
+            Run::List(list) => Some((&**list, searches[*i].key)),
+            Run::Table(_) => None,
+        }));
         let mut in_tables = find_many(&sought, at)?.into_iter();
         for (i, run) in &asked {
             let found = match run {

@@ -81,8 +81,9 @@ impl Run {
 
     /// Starts loading what [`may_contain`](Self::may_contain) reads, if it is in memory.
     pub fn prefetch_filter(&self, key: &[u8]) {
-        if let Run::Table(table) = self {
-            table.prefetch_filter(key);
+        match self {
+            Run::Table(table) => table.prefetch_filter(key),
+            Run::List(list) => list.prefetch_filter(key),
         }
     }
 
