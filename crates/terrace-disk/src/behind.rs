@@ -29,16 +29,10 @@ const WAITING: usize = 1;
 pub struct BehindFile {
     path: PathBuf,
     len: u64,
-    /// `None` in between.
-    state: Option<State>,
-}
-
-#[derive(Debug)]
-enum State {
-    /// The caller has it.
-    Here(Kept),
-    /// A thread has it.
-    There(Writer),
+    /// The file, while no thread has it.
+    kept: Option<Kept>,
+    /// The thread that has it.
+    writer: Option<Writer>,
 }
 
 /// A file that no thread has.
@@ -129,19 +123,16 @@ impl BehindFile {
     /// `file`, written by a thread from the first large append on.
     pub fn new(file: Box<dyn WriteFile>) -> BehindFile {
         let (path, len) = (file.path().to_path_buf(), file.len());
-        BehindFile { path, len, state: Some(State::Here(Kept { file, failure: None })) }
+        BehindFile { path, len, kept: Some(Kept { file, failure: None }), writer: None }
     }
 
     /// The file, which no thread has any more.
     fn here(&mut self) -> Result<&mut Kept> {
-        let kept = match self.state.take().ok_or(Error::Closed)? {
-            State::Here(kept) => kept,
-            State::There(writer) => writer.end().unwrap_or_else(|panic| resume_unwind(panic)),
-        };
-        match self.state.insert(State::Here(kept)) {
-            State::Here(kept) => Ok(kept),
-            State::There(_) => Err(Error::Closed),
+        if let Some(writer) = self.writer.take() {
+            self.kept = Some(writer.end().unwrap_or_else(|panic| resume_unwind(panic)));
         }
+        // It went with a thread that panicked.
+        self.kept.as_mut().ok_or(Error::Closed)
     }
 
     /// Has a thread append `data`. False if there is none.
@@ -149,18 +140,17 @@ impl BehindFile {
         if data.len() >= LEAST_BYTES {
             self.start();
         }
-        matches!(&self.state, Some(State::There(writer)) if writer.append(data))
+        self.writer.as_ref().is_some_and(|writer| writer.append(data))
     }
 
     /// Starts a thread, if the system gives one.
     fn start(&mut self) {
-        self.state = match self.state.take() {
-            Some(State::Here(Kept { file, failure: None })) => Some(match Writer::start(file) {
-                Ok(writer) => State::There(writer),
-                Err(file) => State::Here(Kept { file, failure: None }),
-            }),
-            state => state,
-        };
+        if let Some(Kept { file, .. }) = self.kept.take_if(|kept| kept.failure.is_none()) {
+            match Writer::start(file) {
+                Ok(writer) => self.writer = Some(writer),
+                Err(file) => self.kept = Some(Kept { file, failure: None }),
+            }
+        }
     }
 }
 
@@ -205,7 +195,7 @@ impl WriteFile for BehindFile {
 
 impl Drop for BehindFile {
     fn drop(&mut self) {
-        if let Some(State::There(writer)) = self.state.take() {
+        if let Some(writer) = self.writer.take() {
             // A panic there has been reported by its hook.
             let _ = writer.end();
         }

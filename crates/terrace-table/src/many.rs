@@ -119,7 +119,7 @@ impl<'a> Search<'a> {
         let (map, restart) = (table.map().filter(|_| self.held.is_none()), self.restart.take());
         let found = match (self.step, map) {
             (Step::Nothing, _) => Some(Ok(None)),
-            (Step::At(position), Some(map)) => table.get_at_mapped(map, position, key, max_seq),
+            (Step::At(position), Some(map)) => table.get_at_mapped(map, position, restart, key, max_seq),
             (Step::Data(data), Some(map)) => {
                 map.find(data.offset, restart, key, max_seq).map(|found| match found {
                     InBlock::Entry(entry) => Ok(Some(entry)),

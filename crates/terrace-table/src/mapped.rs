@@ -350,13 +350,14 @@ impl Table {
         &self,
         map: &TableMap,
         position: Position,
+        restart: Option<usize>,
         key: &[u8],
         max_seq: u64,
     ) -> Option<Result<Option<Entry>>> {
         if position.number() != u64::from(map.number) {
             return None;
         }
-        Some(match map.find(position.offset(), None, key, max_seq)? {
+        Some(match map.find(position.offset(), restart, key, max_seq)? {
             InBlock::Entry(entry) => Ok(Some(entry)),
             InBlock::Nothing => Ok(None),
             InBlock::Behind => self.search(key, max_seq),

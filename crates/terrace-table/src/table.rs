@@ -179,7 +179,7 @@ impl Table {
     /// Costs one read where the block is not in the cache, two if it is over 127 KiB.
     pub fn get_at(&self, position: Position, key: &[u8], max_seq: u64) -> Result<Option<Entry>> {
         if let Some(map) = self.map()
-            && let Some(found) = self.get_at_mapped(map, position, key, max_seq)
+            && let Some(found) = self.get_at_mapped(map, position, None, key, max_seq)
         {
             return found;
         }
