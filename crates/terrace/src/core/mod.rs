@@ -11,6 +11,7 @@
 //! | `events.rs` | telling listeners what happens |
 //! | `health.rs` | the failure after which nothing is written any more |
 //! | `lent.rs` | values that are shown where they lie |
+//! | `recent_writes.rs` | which keys may have been written since a transaction began |
 //! | `range_tombstones.rs` | deleted ranges, and what they hide |
 //! | `deadlines.rs` | entries that expire, and whether they are due |
 //! | `filters.rs` | compaction filters, and the places of the entries that they let go |
@@ -36,6 +37,7 @@ pub(crate) mod masked;
 pub(crate) mod memory;
 pub(crate) mod merging;
 pub(crate) mod range_tombstones;
+pub(crate) mod recent_writes;
 pub(crate) mod report;
 pub(crate) mod request;
 pub(crate) mod snapshots;
@@ -59,6 +61,7 @@ use self::keyspace_tables::KeyspaceTables;
 use self::memory::Memory;
 use self::merging::Merging;
 use self::range_tombstones::RangeTombstones;
+use self::recent_writes::RecentWrites;
 use self::snapshots::Snapshots;
 use self::table_reads::TableReader;
 use crate::env::Env;
@@ -77,6 +80,7 @@ pub(crate) struct Core {
     pub snapshots: Arc<Snapshots>,
     pub empty_ranges: EmptyRanges,
     pub range_tombstones: RangeTombstones,
+    pub recent_writes: Arc<RecentWrites>,
     pub deadlines: Deadlines,
     pub filters: Filters,
     pub keyspace_tables: KeyspaceTables,
@@ -121,6 +125,7 @@ impl Core {
             snapshots: Arc::default(),
             empty_ranges: EmptyRanges::default(),
             range_tombstones: RangeTombstones::default(),
+            recent_writes: Arc::default(),
             deadlines: Deadlines::new(clock),
             filters,
             keyspace_tables: KeyspaceTables::default(),

@@ -124,7 +124,11 @@ impl Store {
     fn apply_in_turn<'g>(&self, group: Group<'g>, puts: impl Iterator<Item = &'g [u8]>) -> Result<()> {
         let tombstones = &self.core.range_tombstones;
         tombstones.note_puts(puts);
-        let Some(new) = group.range_tombstone() else { return self.engine.apply(group) };
+        let new = group.range_tombstone();
+        let (numbers, ops) = ((group.first_seq, group.first_seq + group.ops() - 1), group.requests.iter());
+        let keys = ops.flat_map(|request| request.batch.ops()).map(|op| op.key);
+        self.core.recent_writes.note(numbers, keys, new.is_some());
+        let Some(new) = new else { return self.engine.apply(group) };
         tombstones.add_new(new, group.first_seq);
         self.engine.apply(group).inspect_err(|_| tombstones.take_back(new.id))
     }

@@ -4,7 +4,8 @@
 //! 2. One that has read nothing is a batch, and goes with other batches.
 //! 3. Others are compared twice. The first time nobody waits: that finds conflicts early and brings what is
 //!    read into memory. The second time nothing else is written until the batch has been: for that the check
-//!    goes to the leader of the queue, or to the engine behind its gate.
+//!    goes to the leader of the queue, or to the engine behind its gate. Keys that nobody has written since are not
+//!    looked up again: `core/recent_writes.rs` knows them.
 //! 4. One that has read and written the same key, and nothing else, is a swap where single writes skip the
 //!    queue: nobody waits for it.
 //! 5. What keeps old versions for the transaction goes before its batch is applied, unless comparing needs it.
@@ -18,6 +19,7 @@ use super::writes::Writes;
 use super::{Isolation, State, Transaction, TransactionOptions};
 use crate::batch::{Op, WriteBatch};
 use crate::core::condition::{Condition, Expected};
+use crate::core::recent_writes::Noted;
 use crate::core::snapshots::Held;
 use crate::db::keyspace::sweep;
 use crate::db::read::{Hold, Snapshot};
@@ -56,7 +58,9 @@ impl Transaction {
     }
 
     fn commit_to(self, db: &Db, options: WriteOptions) -> Result<()> {
-        let Transaction { snapshot, options: TransactionOptions { isolation, .. }, state, .. } = self;
+        let Transaction {
+            snapshot, watch: _watch, options: TransactionOptions { isolation, .. }, state, ..
+        } = self;
         let State { writes, mut reads, keyspaces } = state.into_inner();
         let _not_dropped = db.inner.catalog.write_to(&keyspaces)?;
         let _stays = db.still_in_place(snapshot.space(), &writes)?;
@@ -162,7 +166,8 @@ impl Db {
     ) -> Result<()> {
         let inner = &*self.inner;
         let by_groups = inner.engine.writes_by_groups();
-        let mut compared_at = snapshot.hold().seq();
+        let since = snapshot.hold().seq();
+        let mut compared_at = since;
         if !by_groups {
             // Such an engine works for every version that it must keep.
             reads.fetch(snapshot.hold())?;
@@ -180,20 +185,23 @@ impl Db {
         // What was read may have come to be due, which is no write.
         let stands = by_groups && !reads.have_any(|place| inner.core.deadlines.is_dated(place, None));
         let is_unchanged = |since| stands && inner.core.snapshots.visible() == since;
-        let is_quick = inner.core.options.engine.keeps_all_in_memory() && !reads.has_ranges();
+        let noted = |now| inner.core.recent_writes.between(since, now).filter(|_| stands);
+        let walks = reads.has_ranges();
+        let is_quick = inner.core.options.engine.keeps_all_in_memory() && !walks;
         if !is_unchanged(compared_at) && !is_quick {
-            let now = self.snapshot();
-            compared_at = now.hold().seq();
-            inner.compare(&reads, then, compared_at)?;
+            // Only a walk needs the present to stay.
+            let now = walks.then(|| self.snapshot());
+            compared_at = now.as_ref().map_or_else(|| inner.core.snapshots.visible(), |now| now.hold().seq());
+            inner.compare(&reads, then, compared_at, noted(compared_at))?;
         }
         let holds = || {
             if is_unchanged(compared_at) {
                 return Ok(true);
             }
             // Where the engine keeps writers out there is no newer version to be kept from a walk.
-            let held = by_groups.then(|| inner.core.snapshots.hold());
+            let held = (by_groups && walks).then(|| inner.core.snapshots.hold());
             let now = held.as_ref().map_or(u64::MAX, Held::seq);
-            inner.compare(&reads, then, now).map(|()| true)
+            inner.compare(&reads, then, now, noted(inner.core.snapshots.visible())).map(|()| true)
         };
         self.commit(batch, true, options, &holds).map(drop)
     }
@@ -210,8 +218,8 @@ fn swap_of<'a>(batch: &'a WriteBatch, reads: &'a Reads) -> Option<(Op<'a>, Optio
 impl Store {
     /// Compares what was read with what is there now: see [`Reads::compare`]. If a mapping of a table fails
     /// meanwhile, it does so again, by calls.
-    fn compare(&self, reads: &Reads, then: Option<&Hold>, now: u64) -> Result<()> {
-        let compare = || reads.compare((&self.engine, &self.core.empty_ranges), then, now);
+    fn compare(&self, reads: &Reads, then: Option<&Hold>, now: u64, noted: Option<Noted<'_>>) -> Result<()> {
+        let compare = || reads.compare((&self.engine, &self.core.empty_ranges), then, now, noted);
         let outcome = self.core.table_reader.soundly(compare);
         self.engine.intact().and(outcome)
     }

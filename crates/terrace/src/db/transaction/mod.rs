@@ -38,6 +38,7 @@ use terrace_table::Kind;
 use self::reads::{Reads, Seen};
 use self::writes::{Writes, Written};
 use crate::batch::{MAX_VALUE_BYTES, Op};
+use crate::core::recent_writes::Watch;
 use crate::db::range::KeyRange;
 use crate::db::read::{Hold, Snapshot};
 use crate::db::{Db, Inner};
@@ -115,6 +116,8 @@ impl Default for TransactionOptions {
 pub struct Transaction {
     db: Weak<Inner>,
     snapshot: Snapshot,
+    /// Since before the snapshot was taken.
+    watch: Option<Watch>,
     read_only: bool,
     options: TransactionOptions,
     state: Mutex<State>,
@@ -159,7 +162,8 @@ impl Db {
     /// [`transaction`](Self::transaction), with `options`.
     pub fn transaction_with(&self, options: TransactionOptions) -> Transaction {
         let (db, read_only) = (Arc::downgrade(&self.inner), self.inner.read_only);
-        Transaction { db, snapshot: self.snapshot(), read_only, options, state: Mutex::default() }
+        let watch = self.inner.engine.writes_by_groups().then(|| self.inner.core.recent_writes.watch());
+        Transaction { db, snapshot: self.snapshot(), watch, read_only, options, state: Mutex::default() }
     }
 }
 

@@ -24,6 +24,7 @@ use terrace_base::{Error, Result};
 
 use crate::core::empty_ranges::{EmptyRanges, Skip};
 use crate::core::engine::{Direction, Engine, EngineIter};
+use crate::core::recent_writes::Noted;
 use crate::db::read::Hold;
 use crate::db::transaction::writes::Overlay;
 
@@ -158,15 +159,18 @@ impl Reads {
 
     /// Compares everything that was read with what is there now; `Conflict` names the first key that differs.
     /// `then` is the transaction's snapshot, if it is needed; `now` numbers the present for walks.
-    /// `empty` has ranges of keys that need not be walked over.
+    /// `empty` has ranges of keys that need not be walked over. Keys that are untouched by what was `noted` of the
+    /// writes since are as they were.
     pub fn compare(
         &self,
         (engine, empty): (&Arc<dyn Engine>, &EmptyRanges),
         then: Option<&Hold>,
         now: u64,
+        noted: Option<Noted<'_>>,
     ) -> Result<()> {
         for (key, seen) in &self.keys {
-            if !is_same(&**engine, then, key, seen)? {
+            let is_untouched = noted.is_some_and(|noted| noted.is_untouched(key));
+            if !is_untouched && !is_same(&**engine, then, key, seen)? {
                 return Err(Error::Conflict { key: key.to_vec() });
             }
         }

@@ -3,7 +3,7 @@
 //!
 //! It is held for one operation, and never while its holder waits for background work, which takes it, too.
 
-use std::sync::PoisonError;
+use std::sync::{PoisonError, TryLockError};
 
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 
@@ -22,6 +22,15 @@ impl WriteGate {
     #[inline]
     pub(in crate::engine) fn shared(&self) -> Shared<'_> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The gate alone, if nobody holds it.
+    pub(in crate::engine) fn try_exclusive(&self) -> Option<Exclusive<'_>> {
+        match self.0.try_write() {
+            Ok(alone) => Some(alone),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// Waits until nobody else holds the gate.

@@ -320,12 +320,8 @@ impl<E: PmEngine> Engine for PmStore<E> {
     }
 
     fn released(&self) {
-        let wanted = !self.core.options.read_only && !self.kept.lock().is_empty();
-        if wanted && !self.jobs.is_closing() && !self.dropping.swap(true, Ordering::AcqRel) {
-            self.jobs.tidy(&self.me, |store| {
-                store.dropping.store(false, Ordering::Release);
-                store.drop_versions()
-            });
+        if !self.drop_few_versions() {
+            self.drop_versions_soon();
         }
     }
 

@@ -1,7 +1,8 @@
 //! Older versions that snapshots need, and how they are dropped.
 //!
 //! A version hangs under its successor's link. It is dropped by the first write of its key after the
-//! snapshots that needed it have gone, or by a job that every release of a snapshot starts.
+//! snapshots that needed it have gone, or by who releases a snapshot: at once if there are few versions and nobody
+//! writes, else by a job.
 
 use std::sync::atomic::Ordering;
 
@@ -12,12 +13,14 @@ use terrace_pmem::Claim;
 use super::PmStore;
 use super::elsewhere::{Elsewhere, Place, PlaceOf, VersionRef, VersionRefOf};
 use super::index::PmEngine;
-use crate::core::engine::Engine;
 use crate::core::snapshots::is_needed;
 use crate::versions::{LINKED_KIND, Record, RecordRef};
 
 /// Linked records whose keys are processed during one hold of the gate.
 const CHUNK: usize = 32;
+
+/// Linked records whose keys the thread that releases a snapshot processes itself.
+const FEW: usize = 4;
 
 /// Linked records that are remembered one by one: 8 MiB. Beyond that the pool is searched for all of them.
 const MOST_REMEMBERED: usize = 1 << 20;
@@ -35,6 +38,11 @@ pub(super) struct Kept {
 impl Kept {
     pub fn is_empty(&self) -> bool {
         self.words.is_empty() && !self.overflown
+    }
+
+    /// How many there are, if all of them are remembered.
+    fn count(&self) -> Option<usize> {
+        (!self.overflown).then_some(self.words.len())
     }
 
     fn add(&mut self, word: RecordRef) {
@@ -120,7 +128,7 @@ impl<E: PmEngine> PmStore<E> {
         self.kept.lock().add(word);
         if self.core.snapshots.newest() == 0 {
             // The snapshot that needed it has gone meanwhile, and has started no job.
-            self.released();
+            self.drop_versions_soon();
         }
     }
 
@@ -214,6 +222,37 @@ impl<E: PmEngine> PmStore<E> {
             chain.push(self.under(&last, next)?);
         }
         Ok(chain)
+    }
+
+    /// Drops versions that no snapshot needs any more, if there are so few that this costs less than to wake a thread for
+    /// them, and the gate is free; returns whether no job is needed for them. The caller may hold the gate.
+    pub(super) fn drop_few_versions(&self) -> bool {
+        let count = self.kept.lock().count();
+        if self.core.options.read_only || count == Some(0) {
+            return true;
+        }
+        if count.is_none_or(|count| count > FEW) {
+            return false;
+        }
+        let Ok(_open) = self.jobs.hold_open() else { return true };
+        let (Some(_one), Some(_alone)) = (self.drops.try_lock(), self.gate.try_exclusive()) else {
+            return false;
+        };
+        if let Err(e) = self.drop_versions_alone() {
+            self.core.health.fail(e);
+        }
+        true
+    }
+
+    /// Has a job drop them.
+    pub(super) fn drop_versions_soon(&self) {
+        let wanted = !self.core.options.read_only && !self.kept.lock().is_empty();
+        if wanted && !self.jobs.is_closing() && !self.dropping.swap(true, Ordering::AcqRel) {
+            self.jobs.tidy(&self.me, |store| {
+                store.dropping.store(false, Ordering::Release);
+                store.drop_versions()
+            });
+        }
     }
 
     /// Drops versions that no snapshot needs any more, a few at a time. Those that another thread is dropping have

@@ -109,7 +109,7 @@ macro_rules! conformance {
                 transaction_model::{random_transactions_match_a_map},
                 transacting::{what_is_not_committed_never_was, conflicts_are_tried_again_within_bounds,
                     transfers_keep_the_sum, a_transaction_is_refused_as_a_write_is,
-                    a_transaction_without_room_does_nothing},
+                    a_transaction_without_room_does_nothing, every_sort_of_write_is_noticed},
             );
         })*
     };

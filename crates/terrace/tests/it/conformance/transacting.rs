@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use terrace::{Error, ErrorKind, Options, Result, TransactionOptions, WriteOptions};
+use terrace::{Db, Error, ErrorKind, Options, Result, TransactionOptions, WriteBatch, WriteOptions};
 use terrace_pmem::Granularity;
 
 use super::transactions::{conflict, open, value};
@@ -186,4 +186,74 @@ pub fn a_transaction_without_room_does_nothing(engine: &Engine) {
     }
     db.transact(|tx| tx.put("a", value(tx, "a").unwrap() + "2")).unwrap();
     assert_eq!(db.get("a").unwrap().unwrap(), "12");
+}
+
+/// Whatever has changed what a transaction read, and whatever else was written around that, it is a conflict; what has
+/// not touched it is none.
+pub fn every_sort_of_write_is_noticed(engine: &Engine) {
+    type Write = fn(&Db) -> Result<()>;
+    let writes: [(&str, Write); 9] = [
+        ("put", |db| db.put("k", "2")),
+        ("delete", |db| db.delete("k")),
+        ("batch", |db| {
+            let mut batch = WriteBatch::new();
+            batch.put("j", "2");
+            batch.delete("k");
+            db.write(batch)
+        }),
+        ("swap", |db| {
+            db.compare_and_swap("k", Some(b"1"), Some(b"2")).map(|swapped| assert!(swapped.is_ok()))
+        }),
+        ("update", |db| db.fetch_update("k", |_| Some("2")).map(drop)),
+        ("condition", |db| db.update_if_exists("k", "2").map(|done| assert!(done))),
+        ("transaction", |db| {
+            let tx = db.transaction();
+            tx.put("k", "2")?;
+            tx.commit()
+        }),
+        ("range", |db| db.delete_range("k"..="k")),
+        ("ingest", |db| db.ingest(|ingest| ingest.put("k", "2")).map(drop)),
+    ];
+    let (_machine, db) = open("sorts of writes", engine);
+    if engine.kind.is_ordered() {
+        // Before the first one it is not known where ranges are kept, and their place is made.
+        db.delete_range("y"..="y").unwrap();
+    }
+    let unordered = |name: &str| name == "range" && !engine.kind.is_ordered();
+    for (name, write) in writes.into_iter().filter(|(name, _)| !unordered(name)) {
+        for (before, after) in [(0, 0), (1, 0), (0, 1), (3, 3)] {
+            db.put("k", "1").unwrap();
+            let around = |count: i32| (0..count).for_each(|i| db.put(format!("x{i}"), name).unwrap());
+            let tx = db.transaction();
+            assert_eq!(value(&tx, "k").as_deref(), Some("1"));
+            tx.put("out", name).unwrap();
+            around(before);
+            write(&db).unwrap();
+            around(after);
+            assert_eq!(conflict(tx.commit()), "k", "{name} among {before} and {after}");
+            // Another key is read.
+            let tx = db.transaction();
+            assert_eq!(value(&tx, "elsewhere"), None);
+            tx.put("out", name).unwrap();
+            around(before);
+            db.put("k", "1").unwrap();
+            write(&db).unwrap();
+            around(after);
+            tx.commit().unwrap();
+        }
+        // One that began when nobody else did, one that began beside another, and one that outlives that.
+        let long = db.transaction();
+        db.put("k", "1").unwrap();
+        assert_eq!(value(&long, "absent"), None);
+        long.put("long", name).unwrap();
+        let tx = db.transaction();
+        value(&tx, "k");
+        tx.put("out", name).unwrap();
+        db.put("x", "1").unwrap();
+        write(&db).unwrap();
+        assert_eq!(conflict(tx.commit()), "k");
+        db.put("x", "2").unwrap();
+        long.commit().unwrap();
+    }
+    assert_clean(&db);
 }

@@ -1,13 +1,13 @@
 //! Lock-free parts under a scheduler that tries many orders of their steps.
 //!
-//! `limbo`, the commit queue and the empty ranges are the store's own source, compiled here over atomics and locks that
+//! `limbo`, the commit queue, the empty ranges and the recent writes are the store's own source, compiled here over atomics and locks that
 //! give the scheduler a say. The node of the B+-tree works in a mapped pool and cannot be, nor can the lines of the
 //! hash memtable, whose slots are words: there the protocol of writer and lock-free reader is checked on small ones
 //! that store in the same order. The scheduler knows sequential consistency alone; weaker orders are what the sanitizer
 //! and the tests on real threads are for.
 //!
-//! Off unless compiled with `--cfg terrace_model`; see `CONTRIBUTING.md`.
-#![cfg(terrace_model)]
+//! `MODEL_ROUNDS=100` runs so many times as many orders.
+#![cfg(test)]
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests, which the lint cannot see")]
 #![allow(dead_code, missing_docs, reason = "parts of the store stand here without their users")]
 
@@ -16,11 +16,15 @@ mod empty;
 mod fast;
 mod hash;
 mod limbos;
+mod recent;
 mod sync;
 
 /// What the commit queue needs of a batch.
 mod batch {
     use terrace_table::Kind;
+
+    #[derive(Debug)]
+    pub struct NewRangeTombstone;
 
     pub struct Op {
         pub kind: Kind,
@@ -38,21 +42,27 @@ mod batch {
             self.0.len()
         }
 
+        pub fn range_tombstone(&self) -> Option<&NewRangeTombstone> {
+            None
+        }
+
         pub fn ops(&self) -> impl Iterator<Item = Op> {
             self.0.iter().map(|_| Op { kind: Kind::Put })
         }
     }
 }
 
-#[path = "../../src/db/commit.rs"]
+#[path = "../../terrace/src/db/commit.rs"]
 mod commit;
-#[path = "../../src/core/empty_ranges.rs"]
+#[path = "../../terrace/src/core/empty_ranges.rs"]
 mod empty_ranges;
-#[path = "../../src/core/request.rs"]
+#[path = "../../terrace/src/core/recent_writes.rs"]
+mod recent_writes;
+#[path = "../../terrace/src/core/request.rs"]
 mod request;
 /// Where the parts find what they stand on.
 mod core {
-    pub(crate) use crate::{empty_ranges, request};
+    pub(crate) use crate::{empty_ranges, recent_writes, request};
 
     pub(crate) mod engine {
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,10 +72,10 @@ mod core {
         }
     }
 }
-#[path = "../../../terrace-index/src/limbo.rs"]
+#[path = "../../terrace-index/src/limbo.rs"]
 mod limbo;
 
-/// Runs `scenario` under many orders, random ones and such as need few switches. `MODEL_ROUNDS` times as many.
+/// Runs `scenario` under many orders, random ones and such as need few switches.
 fn check(scenario: impl Fn() + Send + Sync + Clone + 'static) {
     let rounds: usize = std::env::var("MODEL_ROUNDS").map_or(1, |text| text.parse().unwrap());
     shuttle::check_random(scenario.clone(), 5_000 * rounds);
