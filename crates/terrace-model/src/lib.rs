@@ -1,14 +1,13 @@
 //! Lock-free parts under a scheduler that tries many orders of their steps.
 //!
-//! `limbo`, the commit queue, the empty ranges and the recent writes are the store's own source, compiled here over atomics and locks that
-//! give the scheduler a say. The node of the B+-tree works in a mapped pool and cannot be, nor can the lines of the
-//! hash memtable, whose slots are words: there the protocol of writer and lock-free reader is checked on small ones
-//! that store in the same order. The scheduler knows sequential consistency alone; weaker orders are what the sanitizer
-//! and the tests on real threads are for.
+//! `limbo`, the commit queue, the empty ranges and the recent writes are the store's own source, compiled here over
+//! atomics and locks that give the scheduler a say. The node of the B+-tree works in a mapped pool and cannot be, nor
+//! can the lines of the hash memtable, whose slots are words: there the protocol of writer and lock-free reader is
+//! checked on small ones that store in the same order. The scheduler knows sequential consistency alone; weaker orders
+//! are what the sanitizer and the tests on real threads are for.
 //!
 //! `MODEL_ROUNDS=100` runs so many times as many orders.
 #![cfg(test)]
-#![expect(clippy::unwrap_used, reason = "helpers of tests are tests, which the lint cannot see")]
 #![allow(dead_code, missing_docs, reason = "parts of the store stand here without their users")]
 
 mod commits;

@@ -21,7 +21,7 @@ const GROUP_BYTES: usize = 1 << 20;
 
 /// Checks for its turn that a writer makes before it goes to sleep: about as long as a small group takes, and
 /// less than falling asleep and being woken.
-const LOOKS: u32 = if cfg!(terrace_model) { 0 } else { 300 };
+const LOOKS: u32 = if cfg!(terrace_model) { 1 } else { 300 };
 
 #[derive(Debug)]
 struct Writer {
