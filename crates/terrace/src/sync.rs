@@ -1,4 +1,4 @@
-//! The primitives of the model-checked parts. `tests/model` replaces them.
+//! The primitives of the model-checked parts. `terrace-model` replaces them.
 
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 

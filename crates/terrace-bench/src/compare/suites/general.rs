@@ -5,7 +5,7 @@ use crate::compare::script::{MIB, Script};
 const YCSB: &str = "load,readrandom,a,b,c,f,d,e";
 
 pub fn quick() -> Vec<Script> {
-    vec![
+    let mut scripts = vec![
         Script { rounds: 2, ..Script::new("1k", "1 KB values, one thread", 250_000, 1000, YCSB) },
         Script {
             threads: 2,
@@ -20,12 +20,14 @@ pub fn quick() -> Vec<Script> {
         },
         Script::new("bounded", "memory a quarter of the data", 250_000, 1000, "load,readrandom,a,c")
             .bounded(4),
-        synced(2_000),
+        cached(Script::new("cached", "", 250_000, 1000, "load,readrandom,c,e")),
         Script {
             kill: true,
             ..Script::new("reopen", "killed while it writes, opened again", 100_000, 1000, "load,overwrite")
         },
-    ]
+    ];
+    scripts.extend(SYNCING.map(|threads| synced(2_000, threads)));
+    scripts
 }
 
 pub fn full() -> Vec<Script> {
@@ -45,13 +47,14 @@ pub fn full() -> Vec<Script> {
     let twice = |script: Script| Script { rounds: 2, ..script };
     let large = base("1k", "1 KB values, one thread", 600_000, 1000, fills);
     let small = base("100b", "100 B values, one thread", 1_500_000, 100, fills);
-    vec![
+    let mut scripts = vec![
         twice(large.clone()),
         twice(small.clone()),
         two_threads(large),
         two_threads(small),
         base("16k", "16 KB values, one thread", 40_000, 16_000, "load,readrandom,a"),
         base("bounded", "memory a quarter of the data", 600_000, 1000, "load,readrandom,a,c,e").bounded(4),
+        cached(base("cached", "", 600_000, 1000, "load,readrandom,a,b,c,d,e")),
         Script {
             pm_bytes: 512 * MIB,
             ..base("sustained", "random load of four times the PM", 2_000_000, 1000, "fillrandom,readrandom")
@@ -62,23 +65,28 @@ pub fn full() -> Vec<Script> {
         base("burst", "a burst of writes, then reads", 600_000, 1000, "load,overwrite,readrandom"),
         base("series", "a series in time, the oldest deleted", 1_000_000, 200, "timeseries"),
         base("queue", "a queue: append, take the first", 20_000, 200, "queue"),
-        twice(synced(5_000)),
         twice(Script {
             kill: true,
             ..base("reopen", "killed while it writes, opened again", 500_000, 1000, "load,overwrite")
         }),
-    ]
+    ];
+    scripts.extend(SYNCING.map(|threads| twice(synced(5_000, threads))));
+    scripts
 }
 
-fn synced(records: u64) -> Script {
-    Script {
-        sync: true,
-        ..Script::new(
-            "sync",
-            "1 KB values, every write safe from a power cut",
-            records,
-            1000,
-            "load,overwrite",
-        )
-    }
+/// Threads that wait for the medium: alone, and so many that they share a wait.
+const SYNCING: [usize; 3] = [1, 2, 8];
+
+fn synced(records: u64, threads: usize) -> Script {
+    let (name, beside) = match threads {
+        1 => ("sync".into(), String::new()),
+        _ => (format!("sync-{threads}t"), format!(", {threads} threads")),
+    };
+    let title = format!("1 KB values, every write safe from a power cut{beside}");
+    Script { sync: true, threads, ..Script::new(&name, &title, records, 1000, "load,overwrite") }
+}
+
+/// `script` with so much memory that the cache, which gets half of it, has room for all of the data.
+fn cached(script: Script) -> Script {
+    Script { title: "a cache larger than the data".into(), memory: 3 * script.data_bytes(), ..script }
 }

@@ -162,7 +162,8 @@ impl Db {
     /// [`transaction`](Self::transaction), with `options`.
     pub fn transaction_with(&self, options: TransactionOptions) -> Transaction {
         let (db, read_only) = (Arc::downgrade(&self.inner), self.inner.read_only);
-        let watch = self.inner.engine.writes_by_groups().then(|| self.inner.core.recent_writes.watch());
+        let may_ask = self.inner.engine.writes_by_groups() && !read_only;
+        let watch = may_ask.then(|| self.inner.core.recent_writes.watch());
         Transaction { db, snapshot: self.snapshot(), watch, read_only, options, state: Mutex::default() }
     }
 }

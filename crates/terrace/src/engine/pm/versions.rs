@@ -6,6 +6,7 @@
 
 use std::sync::atomic::Ordering;
 
+use parking_lot::Mutex;
 use terrace_base::Result;
 use terrace_index::PointIndex;
 use terrace_pmem::Claim;
@@ -33,11 +34,17 @@ pub(super) struct Kept {
     words: Vec<RecordRef>,
     /// Not all of them are remembered.
     overflown: bool,
+    /// Somebody is looking at what was remembered, and remembers again what stays.
+    is_taken: bool,
+    /// Some are not necessary, and could not be dropped for lack of room.
+    is_put_off: bool,
+    /// The snapshots beside which all of them were found necessary, and none has come since.
+    necessary_for: Option<Vec<u64>>,
 }
 
 impl Kept {
     pub fn is_empty(&self) -> bool {
-        self.words.is_empty() && !self.overflown
+        self.words.is_empty() && !self.overflown && !self.is_taken
     }
 
     /// How many there are, if all of them are remembered.
@@ -46,10 +53,20 @@ impl Kept {
     }
 
     fn add(&mut self, word: RecordRef) {
+        self.necessary_for = None;
         match self.words.len() < MOST_REMEMBERED {
             true => self.words.push(word),
             false => self.overflown = true,
         }
+    }
+}
+
+/// Somebody looks at what was remembered.
+struct Taken<'k>(&'k Mutex<Kept>);
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.0.lock().is_taken = false;
     }
 }
 
@@ -227,26 +244,39 @@ impl<E: PmEngine> PmStore<E> {
     /// Drops versions that no snapshot needs any more, if there are so few that this costs less than to wake a thread for
     /// them, and the gate is free; returns whether no job is needed for them. The caller may hold the gate.
     pub(super) fn drop_few_versions(&self) -> bool {
-        let count = self.kept.lock().count();
-        if self.core.options.read_only || count == Some(0) {
+        let are_few = || self.kept.lock().count().is_some_and(|count| count <= FEW);
+        if self.core.options.read_only || self.is_nothing_to_drop() {
             return true;
         }
-        if count.is_none_or(|count| count > FEW) {
+        // What fails on a thread that unwinds would end the process.
+        if !are_few() || std::thread::panicking() {
             return false;
         }
-        let Ok(_open) = self.jobs.hold_open() else { return true };
         let (Some(_one), Some(_alone)) = (self.drops.try_lock(), self.gate.try_exclusive()) else {
             return false;
         };
+        // A close may have had the gate, and others may have been kept meanwhile.
+        if self.closed.load(Ordering::Acquire) {
+            return true;
+        }
+        if !are_few() {
+            return false;
+        }
         if let Err(e) = self.drop_versions_alone() {
             self.core.health.fail(e);
         }
         true
     }
 
+    /// Whether no version is kept, or the snapshots are those for which the last look has found all of them necessary.
+    fn is_nothing_to_drop(&self) -> bool {
+        let kept = self.kept.lock();
+        kept.is_empty() || kept.necessary_for.as_ref().is_some_and(|held| *held == self.core.snapshots.list())
+    }
+
     /// Has a job drop them.
     pub(super) fn drop_versions_soon(&self) {
-        let wanted = !self.core.options.read_only && !self.kept.lock().is_empty();
+        let wanted = !self.core.options.read_only && !self.is_nothing_to_drop();
         if wanted && !self.jobs.is_closing() && !self.dropping.swap(true, Ordering::AcqRel) {
             self.jobs.tidy(&self.me, |store| {
                 store.dropping.store(false, Ordering::Release);
@@ -259,7 +289,7 @@ impl<E: PmEngine> PmStore<E> {
     /// gone, too, when this returns.
     pub(super) fn drop_versions(&self) -> Result<()> {
         let _one = self.drops.lock();
-        let words = self.take_kept();
+        let (words, _taken) = self.take_kept();
         for chunk in words.chunks(CHUNK) {
             let _alone = self.gate.exclusive();
             self.drop_versions_of(chunk)?;
@@ -269,17 +299,25 @@ impl<E: PmEngine> PmStore<E> {
 
     /// The same for a caller that is alone.
     pub(super) fn drop_versions_alone(&self) -> Result<()> {
-        self.drop_versions_of(&self.take_kept())
+        let (words, _taken) = self.take_kept();
+        let held = self.core.snapshots.list();
+        self.drop_versions_of(&words)?;
+        let mut kept = self.kept.lock();
+        // If a snapshot was released meanwhile, this is not the present list, and the next look is not in vain.
+        kept.necessary_for = (!kept.overflown && !kept.is_put_off).then_some(held);
+        Ok(())
     }
 
-    fn take_kept(&self) -> Vec<RecordRef> {
-        let kept = std::mem::take(&mut *self.kept.lock());
+    /// What is remembered, and a guard to be kept while it is looked at.
+    fn take_kept(&self) -> (Vec<RecordRef>, Taken<'_>) {
+        let taken = Taken(&self.kept);
+        let kept = std::mem::replace(&mut *self.kept.lock(), Kept { is_taken: true, ..Kept::default() });
         if !kept.overflown {
-            return kept.words;
+            return (kept.words, taken);
         }
         let slots = self.pool.slots(LINKED_KIND);
         // The sort of record is found when it is examined.
-        slots.map(|(at, _)| RecordRef::new(at, false, true)).collect()
+        (slots.map(|(at, _)| RecordRef::new(at, false, true)).collect(), taken)
     }
 
     fn drop_versions_of(&self, words: &[RecordRef]) -> Result<()> {
@@ -385,7 +423,9 @@ impl<E: PmEngine> PmStore<E> {
             Err(e) if e.is_out_of_space() => {
                 // No job is started: it would find no room either.
                 if let Some(record) = from.record().filter(|record| record.is_linked()) {
-                    self.kept.lock().add(record);
+                    let mut kept = self.kept.lock();
+                    kept.add(record);
+                    kept.is_put_off = true;
                 }
                 Ok(false)
             }

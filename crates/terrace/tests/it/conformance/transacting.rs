@@ -12,6 +12,7 @@ use crate::harness::{Contents, Engine, Machine, Setup, assert_clean};
 pub fn what_is_not_committed_never_was(engine: &Engine) {
     let (machine, db) = open("dropped", engine);
     db.put("a", "1").unwrap();
+    db.put("b", "1").unwrap();
     let tx = db.transaction();
     tx.put("a", "2").unwrap();
     drop(tx);
@@ -23,6 +24,8 @@ pub fn what_is_not_committed_never_was(engine: &Engine) {
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         db.transact(|tx| {
             tx.put("a", "4")?;
+            // Another version is kept for it.
+            db.put("b", "2")?;
             if tx.contains_key("a")? {
                 std::panic::resume_unwind(Box::new(()));
             }
@@ -30,6 +33,7 @@ pub fn what_is_not_committed_never_was(engine: &Engine) {
         })
     }));
     assert!(panicked.is_err());
+    db.delete("b").unwrap();
     // A value of its own, with what was written before taken back.
     let value: std::result::Result<(), u32> = db
         .transact(|tx| {
