@@ -50,6 +50,7 @@ mod position;
 mod salvage;
 mod scan;
 mod scratch;
+mod scrub;
 mod search;
 mod source;
 mod table;
@@ -71,6 +72,7 @@ pub use options::{Compression, TableOptions};
 pub use position::Position;
 
 pub use salvage::{LostRange, Salvaged, salvage};
+pub use scrub::{Damaged, ScrubPlace};
 pub use table::Table;
 
 /// Decoders of a table's parts, for the fuzzer.

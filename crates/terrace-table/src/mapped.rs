@@ -9,7 +9,8 @@
 //! 4. Every length is checked before it is used: pages may turn to zeros at any time.
 //!
 //! This does not detect bytes that change on the medium after they were verified, and that are read again because the
-//! page cache has dropped them. `Table::verify` detects them, and so do compactions, which read by calls.
+//! page cache has dropped them. `Table::verify` detects them, and so do compactions, which read by calls, and
+//! `Table::scrub`, after which a damaged table is read by calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -301,7 +302,7 @@ impl Table {
     /// The same, regardless of whether the cache is to be asked first.
     #[inline]
     fn any_map(&self) -> Option<&TableMap> {
-        if !self.maps.as_ref()?.is_wanted() {
+        if !self.maps.as_ref()?.is_wanted() || self.is_left.load(Ordering::Relaxed) {
             return None;
         }
         match self.map.get() {
@@ -326,6 +327,11 @@ impl Table {
             self.cache().table_grew(map.memory_bytes());
             map
         }))
+    }
+
+    /// No reader begins to read through the mapping any more. Who does so now has verified what it reads.
+    pub(crate) fn leave_map(&self) {
+        self.is_left.store(true, Ordering::Relaxed);
     }
 
     /// The error for bytes from a mapping that turned out to be unreadable.

@@ -1,7 +1,7 @@
 //! A table: lookups by position and by key.
 
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -39,6 +39,8 @@ pub struct Table {
     pub(crate) map: OnceLock<TableMap>,
     /// Reads while it could not be mapped.
     pub(crate) reads_unmapped: AtomicU64,
+    /// Whether its file was found damaged, so that it is read by calls.
+    pub(crate) is_left: AtomicBool,
     /// Whether it only stands for a missing table.
     missing: bool,
 }
@@ -93,9 +95,9 @@ impl Table {
             Err(origin) => (origin, OnceLock::new()),
         };
         let (filter, map, reads_unmapped) = (OnceLock::new(), OnceLock::new(), AtomicU64::new(0));
-        let missing = false;
+        let (maps, is_left, missing) = (None, AtomicBool::new(false), false);
         let table =
-            Table { file, cache, meta, origin, ends, filter, maps: None, map, reads_unmapped, missing };
+            Table { file, cache, meta, origin, ends, filter, maps, map, reads_unmapped, is_left, missing };
         table.cache.table_grew(table.memory_bytes());
         table
     }
@@ -316,6 +318,10 @@ impl Table {
 
     pub(crate) fn footer(&self) -> Result<&Footer> {
         Ok(&self.ends()?.footer)
+    }
+
+    pub(crate) fn origin(&self) -> u64 {
+        self.origin
     }
 
     pub(crate) fn file(&self) -> &dyn ReadFile {

@@ -13,4 +13,5 @@ mod mapped;
 mod memfs;
 mod merge;
 mod model;
+mod scrub;
 mod util;
