@@ -12,8 +12,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
+
+use crate::clock::{Clock, SystemClock};
+
+mod inline;
+
+pub use inline::Inline;
 
 /// A unit of background work.
 pub type Job = Box<dyn FnOnce() + Send>;
@@ -41,6 +48,11 @@ pub trait Executor: Send + Sync + std::fmt::Debug {
     fn spawn(&self, job: Job) {
         self.spawn_in(Lane::Tidying, job);
     }
+
+    /// Queues a job that nobody waits for once `after` has passed, if there is a thread that waits for work until then:
+    /// none is started for it. Else the job is dropped, and so it is if the executor goes before its time. It says when
+    /// to look whether there is work; whoever relies on that looks at other moments, too.
+    fn spawn_later(&self, _after: Duration, _job: Job) {}
 
     /// Runs one queued job that is more urgent than those of `lane`, on this thread; false if there is none, or if the
     /// thread that waits for it runs it. Called by a job of `lane` that takes long, at moments when it has nothing
@@ -89,6 +101,7 @@ struct Shared {
     ready: Condvar,
     /// Queued jobs of each lane, to be looked at without the lock.
     waiting: [AtomicUsize; LANES],
+    clock: SystemClock,
 }
 
 #[derive(Default)]
@@ -98,6 +111,9 @@ struct Queue {
     workers: Vec<JoinHandle<()>>,
     /// Workers that wait for a job.
     free: usize,
+    /// Jobs whose time has not come, by their times and in the order in which they came.
+    later: BTreeMap<(Duration, u64), Job>,
+    sent_later: u64,
 }
 
 impl Queue {
@@ -175,6 +191,7 @@ impl Shared {
     fn next(&self) -> Option<Job> {
         let mut queue = self.queue.lock();
         loop {
+            let until_later = self.take_due(&mut queue);
             if let Some(job) = self.pop(&mut queue, LANES) {
                 return Some(job);
             }
@@ -182,8 +199,25 @@ impl Shared {
                 return None;
             }
             queue.free += 1;
-            self.ready.wait(&mut queue);
+            match until_later {
+                Some(time) => drop(self.ready.wait_for(&mut queue, time)),
+                None => self.ready.wait(&mut queue),
+            }
             queue.free -= 1;
+        }
+    }
+
+    /// Queues the jobs whose time has come; returns the time until the next one.
+    fn take_due(&self, queue: &mut Queue) -> Option<Duration> {
+        loop {
+            let next = queue.later.first_entry()?;
+            let wait = next.key().0.saturating_sub(self.clock.now());
+            if !wait.is_zero() {
+                return Some(wait);
+            }
+            let job = next.remove();
+            queue.lanes[Lane::Tidying as usize].push_back(job);
+            self.waiting[Lane::Tidying as usize].fetch_add(1, Ordering::Relaxed);
         }
     }
 }
@@ -210,6 +244,20 @@ impl Executor for ThreadPool {
         let _ = self.start(&mut queue);
         drop(queue);
         self.shared.ready.notify_one();
+    }
+
+    fn spawn_later(&self, after: Duration, job: Job) {
+        let mut queue = self.shared.queue.lock();
+        if queue.workers.is_empty() {
+            drop(queue);
+            return drop(job);
+        }
+        let key = (self.shared.clock.now().saturating_add(after), queue.sent_later);
+        queue.sent_later += 1;
+        queue.later.insert(key, job);
+        drop(queue);
+        // Whoever waits for work does so until then.
+        self.shared.ready.notify_all();
     }
 
     fn give_way(&self, lane: Lane) -> bool {
@@ -257,36 +305,6 @@ impl Drop for ThreadPool {
                 let _ = worker.join();
             }
         }
-    }
-}
-
-/// Runs every job on the thread that asks for help, the most urgent first.
-#[derive(Debug, Default)]
-pub struct Inline {
-    queue: Mutex<Queue>,
-}
-
-impl Inline {
-    /// Jobs not yet run.
-    pub fn pending(&self) -> usize {
-        self.queue.lock().len()
-    }
-}
-
-impl Executor for Inline {
-    fn spawn_in(&self, lane: Lane, job: Job) {
-        self.queue.lock().lanes[lane as usize].push_back(job);
-    }
-
-    fn help(&self) -> bool {
-        let Some((_, job)) = self.queue.lock().pop(LANES) else { return false };
-        job();
-        true
-    }
-
-    fn join(&self, first: &mut (dyn FnMut() + Send), second: &mut (dyn FnMut() + Send)) {
-        first();
-        second();
     }
 }
 
@@ -386,15 +404,22 @@ mod tests {
     }
 
     #[test]
-    fn inline_runs_in_order_when_asked() {
-        let inline = Inline::default();
-        let seen = Arc::new(Mutex::new(Vec::new()));
-        for i in 0..3 {
+    fn a_thread_that_is_there_wakes_up_for_what_comes_later() {
+        let pool = ThreadPool::new("t", 1);
+        let (seen, met) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Barrier::new(2)));
+        let note = |what: &'static str| {
             let seen = seen.clone();
-            inline.spawn(Box::new(move || seen.lock().push(i)));
-        }
-        assert!(seen.lock().is_empty());
-        while inline.help() {}
-        assert_eq!(*seen.lock(), [0, 1, 2]);
+            move || seen.lock().push(what)
+        };
+        pool.spawn_later(Duration::ZERO, Box::new(note("nobody is there")));
+        assert_eq!(pool.shared.queue.lock().workers.len(), 0, "none is started for it");
+        pool.spawn(Box::new(note("now")));
+        let waits = met.clone();
+        pool.spawn_later(Duration::from_secs(3600), Box::new(note("much later")));
+        pool.spawn_later(Duration::from_millis(2), Box::new(move || _ = waits.wait()));
+        pool.spawn_later(Duration::from_millis(1), Box::new(note("later")));
+        met.wait();
+        drop(pool);
+        assert_eq!(*seen.lock(), ["now", "later"]);
     }
 }

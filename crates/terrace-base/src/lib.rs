@@ -4,6 +4,7 @@
 //! Nothing here knows of persistent memory or of files. Time, randomness and threads are reached
 //! through this crate alone, so that a simulated run with one seed is one history.
 
+pub mod alarm;
 pub mod checksum;
 pub mod clock;
 pub mod codec;
