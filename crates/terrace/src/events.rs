@@ -55,6 +55,12 @@ pub enum Event {
         /// Whether the failure stands: writes that depend on the work are refused until it succeeds.
         stands: bool,
     },
+    /// A scrub has found that a part of a table is damaged. Reads of what lies there fail with such an error, unless it
+    /// is still in memory; everything else goes on. Damage that stays is told by each pass.
+    Damaged {
+        /// Where, and what is wrong.
+        error: Error,
+    },
     /// The failure that stood does no longer: the work has succeeded.
     Recovered,
     /// A bucket of `wip` was split.

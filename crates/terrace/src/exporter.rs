@@ -32,6 +32,8 @@ const COUNTERS: &[Figure<u64>] = &[
     ("terrace_cache_misses_total", Unit::Count, "Blocks that had to be read", |s| s.dram.cache_misses),
     ("terrace_ssd_written_bytes_total", Unit::Bytes, "Bytes written to files", |s| s.ssd.bytes_written),
     ("terrace_ssd_read_bytes_total", Unit::Bytes, "Bytes read from files by calls", |s| s.ssd.bytes_read),
+    ("terrace_scrubbed_bytes_total", Unit::Bytes, "Bytes compared with their checksums", |s| s.scrub.bytes),
+    ("terrace_damages_total", Unit::Count, "Damages that scrubs have found", |s| s.scrub.damaged),
     ("terrace_ssd_syncs_total", Unit::Count, "Syncs of files", |s| s.ssd.syncs),
     ("terrace_pm_drains_total", Unit::Count, "Drains of persistent memory", |s| s.pm.traffic.drains),
 ];

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
+use terrace_base::alarm::Alarm;
 use terrace_base::clock::Clock;
 use terrace_disk::SyncWatch;
 
@@ -107,6 +108,8 @@ impl Durations {
 pub(crate) struct Timers {
     is_on: bool,
     clock: Arc<dyn Clock>,
+    /// Who times something knows what time it is.
+    alarm: Arc<Alarm>,
     gets: Durations,
     puts: Durations,
     syncs: Durations,
@@ -114,12 +117,13 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Times nothing unless it `is_on`.
-    pub fn new(is_on: bool, clock: Arc<dyn Clock>) -> Arc<Timers> {
+    /// Times nothing unless it `is_on`. Who times something looks at `alarm`.
+    pub fn new(is_on: bool, clock: Arc<dyn Clock>, alarm: Arc<Alarm>) -> Arc<Timers> {
         let (gets, puts) = (Durations::default(), Durations::default());
         Arc::new(Timers {
             is_on,
             clock,
+            alarm,
             gets,
             puts,
             syncs: Durations::default(),
@@ -178,7 +182,9 @@ impl Timers {
     #[cold]
     fn started<'a>(&'a self, left: &'static Left, to: &'a Durations) -> Started<'a> {
         left.set(draw());
-        Started { clock: &*self.clock, to, start: self.clock.now() }
+        let start = self.clock.now();
+        self.alarm.look(start);
+        Started { clock: &*self.clock, to, start }
     }
 }
 
@@ -272,7 +278,7 @@ mod tests {
     #[test]
     fn one_in_so_many_is_timed_whatever_the_rhythm() {
         let clock = Arc::new(ManualClock::default());
-        let timers = Timers::new(true, clock.clone());
+        let timers = Timers::new(true, clock.clone(), Arc::default());
         // Every second get takes a microsecond, the others none.
         for i in 0..64_000 {
             let _timing = timers.get();
@@ -288,7 +294,7 @@ mod tests {
 
     #[test]
     fn what_is_turned_off_times_nothing() {
-        let timers = Timers::new(false, Arc::new(ManualClock::default()));
+        let timers = Timers::new(false, Arc::new(ManualClock::default()), Arc::default());
         for _ in 0..1000 {
             let _timing = (timers.get(), timers.put());
         }

@@ -33,7 +33,7 @@ mod versions;
 
 pub use batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES, WriteBatch};
 pub use bytes::Bytes;
-pub use core::report::{CheckReport, RepairReport};
+pub use core::report::{CheckReport, RepairReport, ScrubReport};
 pub use db::{
     CasMismatch, Db, DbIter, Entries, Expiry, Explanation, Ingest, Ingested, Isolation, KeyRange, Keyspace,
     KeyspaceOptions, Savepoint, Snapshot, Transaction, TransactionIter, TransactionKeyspace,
@@ -53,8 +53,8 @@ pub use options::{
 };
 pub use repair::{RepairOptions, Whose};
 pub use stats::{
-    BucketStats, COUNTED_LEVELS, Counts, DramStats, HintStats, KeyspaceStats, ListStats, PmFloor, SplitStats,
-    SsdStats, Stats, ValueStats,
+    BucketStats, COUNTED_LEVELS, Counts, DramStats, HintStats, KeyspaceStats, ListStats, PmFloor, ScrubStats,
+    SplitStats, SsdStats, Stats, ValueStats,
 };
 pub use terrace_base::trail::{BlockFrom, Touch};
 pub use terrace_base::{Error, ErrorKind, Result};

@@ -9,6 +9,10 @@ use terrace_table::Kind;
 use crate::batch::Op;
 use crate::latency::Latencies;
 
+mod scrubs;
+
+pub use scrubs::ScrubStats;
+
 /// Levels whose tables are counted apart.
 pub const COUNTED_LEVELS: usize = 8;
 
@@ -42,6 +46,8 @@ pub struct Stats {
     pub counts: Counts,
     /// How long operations took.
     pub latencies: Latencies,
+    /// What was compared with its checksums, read or not.
+    pub scrub: ScrubStats,
     /// Buckets, of an engine that has them; otherwise all zero.
     pub buckets: BucketStats,
     /// The tree of values, of an engine that has one; otherwise all zero.

@@ -13,7 +13,9 @@ fn statistics_for_people_and_for_programs() {
     assert!(!text.contains("PM"), "an ordinary file is no persistent memory: {text}");
     let value: serde_json::Value = serde_json::from_str(&bed.run("stat", &["--json"]).text()).unwrap();
     assert_eq!(value["engine"], "slm");
-    for part in ["dram", "pm", "ssd", "buckets", "values", "hints", "lists", "slots", "counts", "latencies"] {
+    for part in
+        ["dram", "pm", "ssd", "scrub", "buckets", "values", "hints", "lists", "slots", "counts", "latencies"]
+    {
         assert!(value[part].is_object(), "{part}: {value}");
     }
     assert_eq!(value["pm"]["is_memory"], false);

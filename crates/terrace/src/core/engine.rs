@@ -14,6 +14,7 @@ use super::condition::{Check, Condition};
 use super::lent::Lent;
 use super::report::CheckReport;
 use super::request::Group;
+use super::scrub::LiveTables;
 use super::snapshots::{Held, Snapshots};
 use crate::batch::Op;
 use crate::stats::Stats;
@@ -132,6 +133,11 @@ pub(crate) trait Engine: Send + Sync + Debug {
     /// does not divide them.
     fn partitions(&self) -> Vec<Vec<u8>> {
         Vec::new()
+    }
+
+    /// Its tables; `None` from an engine that has none.
+    fn tables(&self) -> Option<&dyn LiveTables> {
+        None
     }
 
     /// Proves every structure; damage goes into the report. The leader calls it between groups.

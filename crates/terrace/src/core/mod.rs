@@ -21,7 +21,8 @@
 //! | `memory.rs` | the budget of DRAM, and how much of it each part has borrowed |
 //! | `files.rs` | the files of tables: opened when they are read, removed when nobody may read them any more |
 //! | `table_reads.rs` | whether tables are read through mappings or by calls |
-//! | `report.rs` | the results of `check` and `repair` |
+//! | `scrub.rs` | passes over all tables, to compare their checksums |
+//! | `report.rs` | the results of `check`, `scrub` and `repair` |
 
 pub(crate) mod condition;
 pub(crate) mod deadlines;
@@ -40,6 +41,7 @@ pub(crate) mod range_tombstones;
 pub(crate) mod recent_writes;
 pub(crate) mod report;
 pub(crate) mod request;
+pub(crate) mod scrub;
 pub(crate) mod snapshots;
 pub(crate) mod table_reads;
 
@@ -48,6 +50,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use terrace_base::Result;
+use terrace_base::alarm::Alarm;
 use terrace_disk::{Descriptors, Fs, MeteredFs, SparingFs};
 use terrace_table::BlockCache;
 
@@ -62,6 +65,7 @@ use self::memory::Memory;
 use self::merging::Merging;
 use self::range_tombstones::RangeTombstones;
 use self::recent_writes::RecentWrites;
+use self::scrub::ScrubFigures;
 use self::snapshots::Snapshots;
 use self::table_reads::TableReader;
 use crate::env::Env;
@@ -91,6 +95,9 @@ pub(crate) struct Core {
     pub timers: Arc<Timers>,
     pub memory: Arc<Memory>,
     pub table_reader: Arc<TableReader>,
+    /// Rings when a piece of a scrub is due.
+    pub alarm: Arc<Alarm>,
+    pub scrub: ScrubFigures,
     /// Whether everything written is lost at the close: then nothing is compacted.
     pub is_scratch: bool,
 }
@@ -111,7 +118,8 @@ impl Core {
         let memory = Memory::new(options.memory_budget);
         let descriptors = Descriptors::new(options.most_open_tables());
         let sparing = SparingFs::new(env.fs.clone(), descriptors.clone());
-        let timers = Timers::new(options.latencies, env.clock.clone());
+        let alarm = Arc::<Alarm>::default();
+        let timers = Timers::new(options.latencies, env.clock.clone(), alarm.clone());
         let fs = Arc::new(MeteredFs::watched(Arc::new(sparing), timers.watch()));
         let clock = env.clock.clone();
         let filters = Filters::new(options.compaction_filter.as_ref());
@@ -135,6 +143,8 @@ impl Core {
             counters: Counters::default(),
             timers,
             memory,
+            alarm,
+            scrub: ScrubFigures::default(),
             is_scratch,
         }))
     }
@@ -150,9 +160,11 @@ impl Core {
         self.memory.cache()
     }
 
-    /// Decides again how tables are read, if that is due.
-    pub fn reconsider_reads(&self) {
-        self.table_reader.reconsider(&*self.fs, self.env.clock.now());
+    /// Does what is due now and then: decides again how tables are read, and has them compared.
+    pub fn look_at_clock(&self) {
+        let now = self.env.clock.now();
+        self.table_reader.reconsider(&*self.fs, now);
+        self.alarm.look(now);
     }
 
     /// A point read begins: it is counted, and perhaps timed.

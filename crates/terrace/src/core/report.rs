@@ -1,4 +1,4 @@
-//! The results of `check` and `repair`.
+//! The results of `check`, `scrub` and `repair`.
 
 use terrace_base::{Error, Result};
 
@@ -37,6 +37,25 @@ impl CheckReport {
                 Ok(None)
             }
         }
+    }
+}
+
+/// The outcome of [`Db::scrub`](crate::Db::scrub).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScrubReport {
+    /// Damaged blocks and other parts of tables, and their places, one line each.
+    pub problems: Vec<String>,
+    /// Tables that were compared.
+    pub tables: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+}
+
+impl ScrubReport {
+    /// Whether nothing is damaged.
+    pub fn is_clean(&self) -> bool {
+        self.problems.is_empty()
     }
 }
 

@@ -12,6 +12,7 @@ mod range;
 mod range_delete;
 mod read;
 mod removal;
+mod scrub;
 mod swap;
 mod traces;
 mod transaction;
@@ -36,6 +37,7 @@ use crate::db::commit::CommitQueue;
 use crate::db::keyspace::catalog::Catalog;
 use crate::db::keyspace::sweep::Sweeps;
 use crate::db::range_delete::RangeDeletes;
+use crate::db::scrub::Scrubs;
 use crate::db::traces::Traces;
 use crate::engine;
 use crate::env::Env;
@@ -125,6 +127,7 @@ struct Store {
     all_queue: AtomicBool,
     catalog: Catalog,
     sweeps: Arc<Sweeps>,
+    scrubs: Arc<Scrubs>,
 }
 
 impl Db {
@@ -189,6 +192,7 @@ impl Db {
             all_queue: AtomicBool::new(false),
             catalog,
             sweeps,
+            scrubs: Arc::default(),
         };
         if store.catalog.may_have_ranges() {
             store.load_range_tombstones().inspect_err(|_| give_up(&store.unmasked))?;
@@ -200,6 +204,7 @@ impl Db {
             keyspace::sweep::follow_filters(&db.inner.store);
         }
         keyspace::sweep::resume(&db.inner.store);
+        scrub::begin(&db.inner.store);
         Ok(db)
     }
 
@@ -285,6 +290,7 @@ impl Db {
         let mut stats = Stats { engine: core.options.engine.name(), ..Stats::default() };
         stats.counts = core.counters.snapshot();
         stats.latencies = core.timers.figures();
+        stats.scrub = core.scrub.snapshot();
         stats.counts.snapshots = core.snapshots.count() as u64;
         stats.keyspaces = self.inner.catalog.stats_of_open();
         stats.dram.budget = core.options.memory_budget;
@@ -299,7 +305,7 @@ impl Db {
         stats.ssd.reads = io.reads;
         stats.ssd.syncs = io.syncs;
         (stats.ssd.open_tables, stats.ssd.obsolete_files) = core.files.figures();
-        core.reconsider_reads();
+        core.look_at_clock();
         let (table_reads, maps) = core.table_reader.describe();
         stats.table_reads = table_reads;
         (stats.ssd.mapped_tables, stats.ssd.mapped_bytes) = (maps.count, maps.bytes);
@@ -364,6 +370,7 @@ impl Db {
         callbacks::check_none_runs()?;
         // Before the lead is taken, for which a sweep may wait.
         self.inner.sweeps.close();
+        self.inner.scrubs.close();
         let outcome = self.inner.alone(|store| {
             store.closed.store(true, Ordering::Release);
             self.inner.close_once()
@@ -376,6 +383,7 @@ impl Db {
 impl Drop for Inner {
     fn drop(&mut self) {
         self.sweeps.close();
+        self.scrubs.close();
         if let Err(error) = self.close_once() {
             tracing::warn!(%error, "closing failed; the next open recovers");
         }

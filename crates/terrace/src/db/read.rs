@@ -113,7 +113,7 @@ impl Db {
 
     /// The database as it is now, as long as the snapshot is kept.
     pub fn snapshot(&self) -> Snapshot {
-        self.inner.core.reconsider_reads();
+        self.inner.core.look_at_clock();
         let (mut hold, space) = self.inner.catalog.at_one_moment(|| Hold::new(&self.inner, &self.inner.lock));
         hold.default = space;
         Snapshot { hold: Arc::new(hold), space }

@@ -13,6 +13,7 @@ use crate::core::engine::{Direction, Engine, EngineIter, Fill, HiddenTables};
 use crate::core::lent::{Lent, to_keep};
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
+use crate::core::scrub::LiveTables;
 use crate::pool;
 use crate::stats::Stats;
 
@@ -86,6 +87,10 @@ impl<B: WriteBuffer> Engine for LeveledTree<B> {
 
     fn fill_stats(&self, stats: &mut Stats) {
         check::fill_stats(self, stats);
+    }
+
+    fn tables(&self) -> Option<&dyn LiveTables> {
+        Some(self.runs.tables())
     }
 
     fn check(&self) -> Result<CheckReport> {

@@ -162,6 +162,11 @@ impl Runs {
         Ok(Runs { tables: TableStore::new(core, manifest)?, lists })
     }
 
+    /// Those that are tables.
+    pub fn tables(&self) -> &TableStore {
+        &self.tables
+    }
+
     /// The store of lists, if there may be any.
     pub fn lists(&self) -> Option<&Arc<ListStore>> {
         self.lists.as_ref()

@@ -95,6 +95,12 @@ pub struct Options {
     pub create_if_missing: bool,
     /// Bytes of an allocation unit of the pool; fixed when the pool is created.
     pub pool_extent_bytes: u64,
+    /// The days in which all tables are compared with their checksums once, in the background, read or not: what has
+    /// rotted is told to `listeners`, and by [`Stats::scrub`](crate::Stats::scrub). 0: never. A database that is open for
+    /// less than ten minutes does nothing of the sort, nor does one that is opened to be read.
+    pub scrub_days: u32,
+    /// The most bytes that this reads in a second.
+    pub scrub_rate_bytes: u64,
     /// Whether it is measured how long operations take: see [`Latencies`](crate::Latencies).
     pub latencies: bool,
     /// Who hears of flushes, compactions, stalls and failures.
@@ -135,6 +141,8 @@ impl Default for Options {
             read_only: false,
             create_if_missing: true,
             pool_extent_bytes: 64 << 10,
+            scrub_days: 30,
+            scrub_rate_bytes: 8 << 20,
             latencies: true,
             listeners: Listeners::default(),
             compaction_filter: None,
@@ -258,6 +266,8 @@ impl Options {
             set("read_only", Slot::Flag(&mut self.read_only)),
             set("create_if_missing", Slot::Flag(&mut self.create_if_missing)),
             set("pool_extent_bytes", Slot::Whole(&mut self.pool_extent_bytes, 4 * KIB..=64 * MIB)),
+            set("scrub_days", Slot::Whole(&mut self.scrub_days, 0..=3650)),
+            set("scrub_rate_bytes", Slot::Whole(&mut self.scrub_rate_bytes, 4 * KIB..=TIB)),
             set("latencies", Slot::Flag(&mut self.latencies)),
         ];
         all.extend(of_engines!(self).into_iter().flat_map(EngineOptions::settings));

@@ -23,6 +23,7 @@ use terrace_table::{BlockCache, Cursor, Table, TableMeta};
 
 use crate::core::Core;
 use crate::core::files::{Files, missing_table};
+use crate::core::scrub::LiveTables;
 use crate::core::table_reads::TableReader;
 use crate::manifest::Manifest;
 
@@ -148,6 +149,20 @@ impl TableStore {
         drop(alone);
         drop(before);
         self.decide();
+    }
+}
+
+impl LiveTables for TableStore {
+    fn at_or_above(&self, number: u64) -> Option<Arc<Table>> {
+        self.map.load().range(number..).next().map(|(_, table)| table.clone())
+    }
+
+    fn end(&self) -> u64 {
+        self.map.load().last().map_or(0, |(number, _)| number + 1)
+    }
+
+    fn bytes(&self) -> u64 {
+        *self.bytes.lock()
     }
 }
 

@@ -20,6 +20,7 @@ pub(super) fn render(stats: &Stats) -> CommandResult<String> {
         "dram": dram_json(stats),
         "pm": pm_json(stats),
         "ssd": ssd_json(stats),
+        "scrub": scrub_json(stats),
         "buckets": buckets_json(stats),
         "values": values_json(stats),
         "hints": hints_json(stats),
@@ -106,6 +107,18 @@ fn ssd_json(stats: &Stats) -> Value {
         "syncs": ssd.syncs,
         "write_amplification": stats.ssd_write_amplification(),
         "space_amplification": stats.ssd_space_amplification(),
+    })
+}
+
+fn scrub_json(stats: &Stats) -> Value {
+    let scrub = &stats.scrub;
+    json!({
+        "passes": scrub.passes,
+        "tables": scrub.tables,
+        "bytes": scrub.bytes,
+        "damaged": scrub.damaged,
+        "unread": scrub.unread,
+        "last_pass_unix_seconds": scrub.last_pass.map(|at| at.as_secs()),
     })
 }
 

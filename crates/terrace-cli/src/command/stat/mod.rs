@@ -135,8 +135,23 @@ fn ssd(stats: &Stats, text: &mut String) {
         ("write amplification", factor(stats.ssd_write_amplification())),
         ("space amplification", factor(stats.ssd_space_amplification())),
     ];
+    let scrub = scrubbed(stats);
+    let parts = [&parts[..], &scrub].concat();
     let tables = if ssd.tables == 1 { "SSTable" } else { "SSTables" };
     floor(text, "SSD", &format!("{} in {} {tables}", human(ssd.table_bytes), grouped(ssd.tables)), &parts);
+}
+
+/// What was compared with its checksums, if anything was.
+fn scrubbed(stats: &Stats) -> Vec<(&'static str, String)> {
+    let scrub = &stats.scrub;
+    let some = |count: u64| if count > 0 { grouped(count) } else { String::new() };
+    let compared = if scrub.bytes > 0 { human(scrub.bytes) } else { String::new() };
+    vec![
+        ("scrubbed", compared),
+        ("passes of scrubs", some(scrub.passes)),
+        ("DAMAGES", some(scrub.damaged)),
+        ("tables left unscrubbed", some(scrub.unread)),
+    ]
 }
 
 /// Mapped bytes and how many of them are in memory, if there are any.

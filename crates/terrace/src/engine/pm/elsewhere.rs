@@ -25,6 +25,7 @@ use super::PmStore;
 use super::index::PmEngine;
 use crate::compaction::selective::RangeScan;
 use crate::core::report::CheckReport;
+use crate::core::scrub::LiveTables;
 use crate::manifest::{Identity, KnownStamp, State};
 use crate::salvage::Salvage;
 use crate::stats::Stats;
@@ -149,6 +150,11 @@ pub(crate) trait Elsewhere: Debug + Send + Sync + Sized + 'static {
 
     /// The database has been opened: starts the rest of the opening in the background.
     fn opened<E: PmEngine<Home = Self>>(&self, store: &PmStore<E>) -> Result<()>;
+
+    /// The tables that lie here.
+    fn tables(&self) -> Option<&dyn LiveTables> {
+        None
+    }
 
     /// Compacts everything that is worth it.
     fn compact<E: PmEngine<Home = Self>>(&self, store: &PmStore<E>) -> Result<()>;

@@ -73,6 +73,7 @@ use crate::core::engine::{Direction, Engine, EngineIter};
 use crate::core::lent::{Lent, to_keep};
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
+use crate::core::scrub::LiveTables;
 use crate::core::snapshots::{Held, Snapshots};
 use crate::manifest::Manifest;
 use crate::pool;
@@ -327,6 +328,10 @@ impl<E: PmEngine> Engine for PmStore<E> {
 
     fn fill_stats(&self, stats: &mut Stats) {
         check::fill_stats(self, stats);
+    }
+
+    fn tables(&self) -> Option<&dyn LiveTables> {
+        self.home.tables()
     }
 
     fn check(&self) -> Result<CheckReport> {

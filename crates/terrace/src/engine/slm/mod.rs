@@ -54,6 +54,7 @@ use crate::core::engine::{Direction, Engine, EngineIter};
 use crate::core::lent::{Lent, to_keep};
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
+use crate::core::scrub::LiveTables;
 use crate::located::{JobRoots, Located};
 use crate::manifest::Manifest;
 use crate::pool::{self, StartState};
@@ -240,6 +241,10 @@ impl Slm {
 }
 
 impl Engine for Slm {
+    fn tables(&self) -> Option<&dyn LiveTables> {
+        Some(&*self.tables)
+    }
+
     fn apply(&self, group: Group<'_>) -> Result<()> {
         self.apply_group(group)
     }

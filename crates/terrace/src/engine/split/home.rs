@@ -23,6 +23,7 @@ use crate::compaction::selective::RangeScan;
 use crate::core::Core;
 use crate::core::files::missing_table;
 use crate::core::report::CheckReport;
+use crate::core::scrub::LiveTables;
 use crate::engine::pm::{Elsewhere, Item, Loaded, Place, PmEngine, PmStore, Salvaged, Tell, VersionRef};
 use crate::manifest::{FileName, Identity, Manifest, State};
 use crate::salvage::Salvage;
@@ -372,6 +373,10 @@ impl Elsewhere for Ssd {
     fn opened<E: PmEngine<Home = Self>>(&self, store: &PmStore<E>) -> Result<()> {
         census::send(store);
         Ok(())
+    }
+
+    fn tables(&self) -> Option<&dyn LiveTables> {
+        Some(&*self.tables)
     }
 
     fn compact<E: PmEngine<Home = Self>>(&self, store: &PmStore<E>) -> Result<()> {

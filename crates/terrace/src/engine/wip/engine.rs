@@ -13,6 +13,7 @@ use crate::core::engine::{Direction, Engine, EngineIter, Fill, HiddenTables};
 use crate::core::lent::{Lent, to_keep};
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
+use crate::core::scrub::LiveTables;
 use crate::pool;
 use crate::stats::Stats;
 
@@ -85,6 +86,10 @@ impl Engine for Wip {
 
     fn partitions(&self) -> Vec<Vec<u8>> {
         self.buckets().iter().map(|bucket| bucket.lower.clone()).collect()
+    }
+
+    fn tables(&self) -> Option<&dyn LiveTables> {
+        Some(self.runs.tables())
     }
 
     fn check(&self) -> Result<CheckReport> {

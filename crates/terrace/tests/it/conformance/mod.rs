@@ -29,6 +29,7 @@ mod range_model;
 mod reads;
 mod reopened;
 mod room;
+mod scrubs;
 mod snapshots;
 mod swaps;
 mod table_settings;
@@ -99,6 +100,9 @@ macro_rules! conformance {
                 reads::{many_keys_are_read_as_each_alone, a_value_is_shown_where_it_lies,
                     a_failed_read_fails_the_call, many_keys_read_are_checked_at_the_commit},
                 reopened::{operands_and_ingests_outlive_other_options},
+                scrubs::{damage_that_nobody_reads_is_found, the_background_scrubs_by_the_clock,
+                    a_scrub_that_is_not_wanted_does_not_happen, a_scrub_stands_beside_whatever_happens,
+                    a_close_ends_a_scrub, a_table_that_cannot_be_read_is_left_out},
                 snapshots::{a_snapshot_stands_still, snapshots_at_every_step_stand_still,
                     old_versions_go_with_their_snapshot, snapshots_hold_under_threads,
                     a_deletion_holds_when_the_puts_around_it_are_merged},
