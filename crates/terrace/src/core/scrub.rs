@@ -56,8 +56,9 @@ pub(crate) struct Piece {
 impl Pass {
     /// A pass over the tables that there are now, from number `from` on.
     pub fn begin(tables: &dyn LiveTables, from: u64) -> Pass {
-        let (has_wrapped, place) = (false, ScrubPlace::default());
-        Pass { from, end: tables.end(), has_wrapped, next: from, place }
+        let end = tables.end();
+        let from = from.min(end);
+        Pass { from, end, has_wrapped: false, next: from, place: ScrubPlace::default() }
     }
 
     /// The number from which the pass has begun.
