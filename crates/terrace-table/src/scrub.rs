@@ -56,8 +56,8 @@ pub type Damaged<'a> = dyn FnMut(Error) + 'a;
 const LEAST_BYTES: usize = BLOCK_ALIGN as usize + HEADER_BYTES;
 
 impl Table {
-    /// Compares the next `most` bytes from `place` on with their checksums, and moves it. What is `damaged` is told, and
-    /// is no error. Returns the bytes that were read.
+    /// Compares the next `most` bytes from `place` on with their checksums, and moves it. What is `damaged` is told,
+    /// and is no error. Returns the bytes that were read.
     ///
     /// # Errors
     /// `Io` if the file cannot be read. The place stays.

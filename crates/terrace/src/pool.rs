@@ -10,6 +10,7 @@
 //! 4. The identity names the kind of media on which the pool lies, and so whether there is a log of what a
 //!    power cut could take from it. A pool on another kind of media is not written to.
 
+mod begin;
 mod debt;
 mod guard;
 mod salvage;
@@ -26,6 +27,7 @@ use crate::manifest::{Identity, KnownPool, Manifest};
 use crate::options::{EngineKind, Options, PoolChoice};
 use crate::stats::Stats;
 
+pub(crate) use begin::pool_options;
 pub(crate) use debt::{is_reclaim_due, may_reclaim, pay_before_check, reclaim};
 pub(crate) use guard::{refuse_headless, refuse_name_of_another_file, refuse_used};
 pub(crate) use salvage::{Sought, open_to_repair};
@@ -47,14 +49,6 @@ pub(crate) const POOL_NAME: &str = "pool";
 
 /// Describes a link in the pool's place whose target does not exist.
 pub(crate) const LEADS_NOWHERE: &str = "a link that leads nowhere: the medium with the pool may not be there; where it is gone for good, remove the link";
-
-/// Initial size of a pool file; it grows by itself. A pool that may not become much larger, or that takes
-/// memory which is to be touched ahead of its use, begins with more.
-const INITIAL_POOL_BYTES: u64 = 256 << 10;
-const INITIAL_MEMORY_BYTES: u64 = 16 << 20;
-
-/// Extents that fit from the beginning, however large they are.
-const INITIAL_EXTENTS: u64 = 4;
 
 /// The share of a pool that is kept back for operations that make room, and its bounds.
 const KEPT_SHARE: u64 = 64;
@@ -135,26 +129,6 @@ pub(crate) fn emulated(core: &Core, identity: &Identity) -> Result<Option<String
 /// The pool's place that was recorded when the database was created, if any.
 pub(crate) fn recorded_path(identity: &Identity) -> Option<PathBuf> {
     identity.options.get(PATH).map(PathBuf::from)
-}
-
-/// The way the pool is mapped and its size limit.
-pub(crate) fn pool_options(core: &Core, media: MediaRequest) -> PoolOptions {
-    let max_size = core.options.pm_bytes;
-    PoolOptions {
-        size: initial_bytes(max_size, core.options.pool_extent_bytes, &media),
-        max_size,
-        extent_bytes: core.options.pool_extent_bytes,
-        media,
-        read_only: core.options.read_only,
-        ..PoolOptions::default()
-    }
-}
-
-fn initial_bytes(max_size: u64, extent_bytes: u64, media: &MediaRequest) -> u64 {
-    let begins_small = matches!(media, MediaRequest::Auto) && max_size > INITIAL_MEMORY_BYTES;
-    let initial = if begins_small { INITIAL_POOL_BYTES } else { INITIAL_MEMORY_BYTES };
-    // Room for the header and some extents, however large these are.
-    initial.max(INITIAL_EXTENTS.saturating_mul(extent_bytes)).min(max_size)
 }
 
 /// An empty pool; a creation that was cut short may have set `roots`. In the database's own directory a pool

@@ -53,7 +53,11 @@ impl<'a> Raw<'a> {
 
 /// Whether these options can make a pool at all.
 pub(super) fn validate_options(options: &PoolOptions) -> Result<()> {
-    let extent = options.extent_bytes;
+    let units = [Some(options.extent_bytes), options.extent_bytes_in_file];
+    units.into_iter().flatten().try_for_each(|extent| validate_extent(options, extent))
+}
+
+fn validate_extent(options: &PoolOptions, extent: u64) -> Result<()> {
     if !is_extent(extent) {
         return Err(Error::invalid(format!(
             "extent_bytes {extent}: must be a power of two from {EXTENT_BYTES_MIN} to {EXTENT_BYTES_MAX}"
@@ -74,8 +78,11 @@ fn is_extent(bytes: u64) -> bool {
 
 /// The shape of a new pool on a medium.
 pub(super) fn plan(options: &PoolOptions, media: &dyn Media, name: &Path) -> Result<(Superblock, u64)> {
-    let extent = options.extent_bytes;
     validate_options(options)?;
+    let extent = match media.granularity() {
+        Granularity::Page => options.extent_bytes_in_file.unwrap_or(options.extent_bytes),
+        _ => options.extent_bytes,
+    };
     let units = media.len() / extent;
     let mut uuid = [0; 16];
     Rng::new(Rng::fresh_seed()).fill(&mut uuid);

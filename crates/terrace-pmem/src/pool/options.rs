@@ -23,6 +23,8 @@ pub struct PoolOptions {
     pub max_size: u64,
     /// Unit of allocation, a power of two from 4 KiB to 64 MiB. Fixed at creation.
     pub extent_bytes: u64,
+    /// The same for a pool on an ordinary file, if it is to be another there.
+    pub extent_bytes_in_file: Option<u64>,
     /// The kind of media of the path.
     pub media: MediaRequest,
     /// Whether to touch the pages in the background ahead of their use, where that helps.
@@ -64,6 +66,7 @@ impl Default for PoolOptions {
             size: 256 << 20,
             max_size: 64 << 30,
             extent_bytes: 64 << 10,
+            extent_bytes_in_file: None,
             media: MediaRequest::Auto,
             prefault: true,
             count_xplines: true,

@@ -1,13 +1,13 @@
 //! Passes over all tables, to compare the checksums of what nobody reads: the order, the pace and the figures.
 //!
-//! 1. A pass visits each table that there is when it begins, unless the table goes meanwhile, and none that comes later:
-//!    so it ends, however fast tables are written.
+//! 1. A pass visits each table that there is when it begins, unless the table goes meanwhile, and none that comes
+//!    later: so it ends, however fast tables are written.
 //! 2. Nothing is held between two pieces, so that a table that goes frees its space at once.
 //! 3. The pace is that of one pass in an interval. Who is late makes up for it, at no more than so many bytes a second,
 //!    and by no more than one pass.
-//! 4. Nothing is remembered from one opening to the next. The calendar says where the first pass begins: as far through
-//!    the tables as the present is through its interval. So a database that is closed for a moment goes on about where it
-//!    was, and one that is open now and then has all of its tables visited in the long run.
+//! 4. Nothing is remembered from one opening to the next. The calendar says where the first pass begins: as far
+//!    through the tables as the present is through its interval. So a database that is closed for a moment goes on about
+//!    where it was, and one that is open now and then has all of its tables visited in the long run.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 //! Comparing tables with their checksums: in the background, a piece at a time, and all at once for who asks.
 //!
-//! 1. A piece belongs to an open database: closing waits for the one that runs, and no other begins. It takes as long as
-//!    reading [`PIECE_BYTES`].
+//! 1. A piece belongs to an open database: closing waits for the one that runs, and no other begins. It takes as long
+//!    as reading [`PIECE_BYTES`].
 //! 2. The background has no more than one job for a database, which does one piece. An alarm says when the next one is
 //!    due: operations look at it that know the time, and a thread that has nothing to do wakes up for it. None is
 //!    started only to wait.

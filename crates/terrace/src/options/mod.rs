@@ -93,11 +93,12 @@ pub struct Options {
     pub read_only: bool,
     /// Creates the database if there is none.
     pub create_if_missing: bool,
-    /// Bytes of an allocation unit of the pool; fixed when the pool is created.
+    /// Bytes of an allocation unit of the pool, a power of two; fixed when the pool is created. 0: 64 KiB, and 32 KiB
+    /// in `slm` on an ordinary file.
     pub pool_extent_bytes: u64,
     /// The days in which all tables are compared with their checksums once, in the background, read or not: what has
-    /// rotted is told to `listeners`, and by [`Stats::scrub`](crate::Stats::scrub). 0: never. A database that is open for
-    /// less than ten minutes does nothing of the sort, nor does one that is opened to be read.
+    /// rotted is told to `listeners`, and by [`Stats::scrub`](crate::Stats::scrub). 0: never. A database that is open
+    /// for less than ten minutes does nothing of the sort, nor does one that is opened to be read.
     pub scrub_days: u32,
     /// The most bytes that this reads in a second.
     pub scrub_rate_bytes: u64,
@@ -140,7 +141,7 @@ impl Default for Options {
             compression: Compression::None,
             read_only: false,
             create_if_missing: true,
-            pool_extent_bytes: 64 << 10,
+            pool_extent_bytes: 0,
             scrub_days: 30,
             scrub_rate_bytes: 8 << 20,
             latencies: true,
@@ -231,8 +232,9 @@ impl Options {
     pub fn validate(&self) -> Result<()> {
         let mut options = self.clone();
         options.settings().iter().try_for_each(Setting::check)?;
-        if !self.pool_extent_bytes.is_power_of_two() {
-            return Err(Error::invalid("pool_extent_bytes must be a power of two"));
+        let extent_bytes = self.pool_extent_bytes;
+        if extent_bytes != 0 && (!extent_bytes.is_power_of_two() || extent_bytes < 4 * KIB) {
+            return Err(Error::invalid("pool_extent_bytes must be 0, or a power of two from 4096 on"));
         }
         self.check_pool_size()?;
         if self.compaction_filter.is_some() {
@@ -265,7 +267,7 @@ impl Options {
             set("compression", Slot::OneNamed(&mut self.compression)),
             set("read_only", Slot::Flag(&mut self.read_only)),
             set("create_if_missing", Slot::Flag(&mut self.create_if_missing)),
-            set("pool_extent_bytes", Slot::Whole(&mut self.pool_extent_bytes, 4 * KIB..=64 * MIB)),
+            set("pool_extent_bytes", Slot::Whole(&mut self.pool_extent_bytes, 0..=64 * MIB)),
             set("scrub_days", Slot::Whole(&mut self.scrub_days, 0..=3650)),
             set("scrub_rate_bytes", Slot::Whole(&mut self.scrub_rate_bytes, 4 * KIB..=TIB)),
             set("latencies", Slot::Flag(&mut self.latencies)),
@@ -288,6 +290,7 @@ impl Options {
             EngineKind::Slm => {
                 (4 * self.slm.memtable_bytes.min(MIB), "four times a smaller slm.memtable_bytes")
             }
+            _ if self.pool_extent_bytes == 0 => (4 * MIB, "64 times a smaller pool_extent_bytes"),
             _ => (64 * self.pool_extent_bytes.min(64 * KIB), "64 times a smaller pool_extent_bytes"),
         };
         if self.pm_bytes < least {

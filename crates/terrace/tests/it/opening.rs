@@ -1,6 +1,7 @@
 //! What opening leaves alone, what it clears away, and what it makes of options.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use terrace::{Db, EngineKind, ErrorKind, Options, PoolChoice, Profile};
@@ -65,7 +66,11 @@ fn little_takes_little() {
             db.close().unwrap();
             let files = files(dir.path());
             let taken: usize = files.values().map(Vec::len).sum();
-            assert!(taken <= 384 << 10, "{engine:?}: {taken} bytes after {} openings", i + 1);
+            // By what the file system has given them, too.
+            let given: u64 = files.keys().map(|path| std::fs::metadata(path).unwrap().blocks() * 512).sum();
+            let most_bytes = if i == 0 { 256 << 10 } else { 384 << 10 };
+            let taken = given.max(taken as u64);
+            assert!(taken <= most_bytes, "{engine:?}: {taken} bytes after {} openings", i + 1);
             assert!(files.len() <= most, "{engine:?}: {:?}", files.keys());
         }
         let db = Db::open(dir.path(), options()).unwrap();
