@@ -21,10 +21,10 @@ use super::own;
 
 /// Measures engines beside the stores people use, each in a process of its own, and draws a report.
 ///
-/// Quick takes about ten minutes, full less than two hours; tlsm and lab are the evaluations of single engines, with
-/// stores of their own. The report is DIR/index.html, the machine without persistent memory, and DIR/pm.html, the one
-/// with it: files that need no network. Every raw figure is in DIR/results.json. Run it as root for bounded memory and
-/// for dropped caches; without, it says what was not possible.
+/// Quick takes about a quarter of an hour, full less than two hours; tlsm and lab are the evaluations of single
+/// engines, with stores of their own. The report is DIR/index.html, the machine without persistent memory, and
+/// DIR/pm.html, the one with it: files that need no network. Every raw figure is in DIR/results.json. Run it as root
+/// for bounded memory and for dropped caches; without, it says what was not possible.
 #[derive(Debug, Args)]
 pub struct Compare {
     /// Engines, separated by commas: those that end in -pm, and those that need it, have an emulated persistent memory;

@@ -76,7 +76,7 @@ pub const NOT_DRAWN_AGAIN: &str =
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
-    /// About ten minutes for twelve stores.
+    /// About a quarter of an hour for twelve stores.
     Quick,
     /// Under two hours for as many.
     Full,
