@@ -39,6 +39,9 @@ pub enum Lane {
 /// How many lanes there are.
 pub const LANES: usize = 3;
 
+/// Jobs that wait for their time at most.
+const MOST_LATER: usize = 1024;
+
 /// Runs background work.
 pub trait Executor: Send + Sync + std::fmt::Debug {
     /// Queues `job`. It runs once, some time later, possibly on this thread within [`help`](Self::help).
@@ -49,9 +52,9 @@ pub trait Executor: Send + Sync + std::fmt::Debug {
         self.spawn_in(Lane::Tidying, job);
     }
 
-    /// Queues a job that nobody waits for once `after` has passed, if there is a thread that waits for work until then:
-    /// none is started for it. Else the job is dropped, and so it is if the executor goes before its time. It says when
-    /// to look whether there is work; whoever relies on that looks at other moments, too.
+    /// Queues a job that nobody waits for once `after` has passed, if there is a thread by then: none is started for it.
+    /// It may be dropped: if the executor goes before its time, and if there are too many. It says when to look whether
+    /// there is work; whoever relies on that looks at other moments, too.
     fn spawn_later(&self, _after: Duration, _job: Job) {}
 
     /// Runs one queued job that is more urgent than those of `lane`, on this thread; false if there is none, or if the
@@ -248,7 +251,7 @@ impl Executor for ThreadPool {
 
     fn spawn_later(&self, after: Duration, job: Job) {
         let mut queue = self.shared.queue.lock();
-        if queue.workers.is_empty() {
+        if queue.later.len() >= MOST_LATER {
             drop(queue);
             return drop(job);
         }
@@ -411,7 +414,7 @@ mod tests {
             let seen = seen.clone();
             move || seen.lock().push(what)
         };
-        pool.spawn_later(Duration::ZERO, Box::new(note("nobody is there")));
+        pool.spawn_later(Duration::ZERO, Box::new(note("when nobody was there")));
         assert_eq!(pool.shared.queue.lock().workers.len(), 0, "none is started for it");
         pool.spawn(Box::new(note("now")));
         let waits = met.clone();
@@ -420,6 +423,6 @@ mod tests {
         pool.spawn_later(Duration::from_millis(1), Box::new(note("later")));
         met.wait();
         drop(pool);
-        assert_eq!(*seen.lock(), ["now", "later"]);
+        assert_eq!(*seen.lock(), ["now", "when nobody was there", "later"]);
     }
 }

@@ -40,6 +40,7 @@ pub(crate) struct Pass {
     /// The number of the table that is being compared, or of the next one; and how far it is.
     next: u64,
     place: ScrubPlace,
+    has_begun: bool,
 }
 
 /// What a piece of a pass has done.
@@ -58,12 +59,12 @@ impl Pass {
     pub fn begin(tables: &dyn LiveTables, from: u64) -> Pass {
         let end = tables.end();
         let from = from.min(end);
-        Pass { from, end, has_wrapped: false, next: from, place: ScrubPlace::default() }
+        Pass { from, end, has_wrapped: false, next: from, place: ScrubPlace::default(), has_begun: false }
     }
 
-    /// The number from which the pass has begun.
-    pub fn from(&self) -> u64 {
-        self.from
+    /// Whether it has compared anything.
+    pub fn has_begun(&self) -> bool {
+        self.has_begun
     }
 
     /// Compares the next bytes, `most` at most; `None` if no table is left. What is `damaged` is told.
@@ -87,6 +88,7 @@ impl Pass {
             (self.next, self.place) = (table.number() + 1, ScrubPlace::default());
         }
         let bytes = outcome?;
+        self.has_begun = true;
         let ends_pass = ends_table && self.table(tables).is_none();
         Ok(Some(Piece { bytes, ends_table, ends_pass }))
     }
@@ -102,6 +104,9 @@ impl Pass {
     }
 }
 
+/// The fewest steps of a pass.
+const LEAST_STEPS: u32 = 8;
+
 /// How fast passes go.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
@@ -116,7 +121,9 @@ impl Pace {
     /// `total` bytes. It may be late already.
     pub fn next_due(&self, due: Duration, now: Duration, bytes: u64, total: u64) -> Duration {
         let due = due.max(now.saturating_sub(self.interval));
-        due.saturating_add(portion(self.interval, bytes, total.max(bytes)))
+        let step = portion(self.interval, bytes, total.max(bytes));
+        // Many tables may come meanwhile.
+        due.saturating_add(step.min(self.interval / LEAST_STEPS))
     }
 
     /// When the next piece may be read at the earliest, after one of `bytes` that is done `now`.
@@ -313,7 +320,7 @@ mod tests {
         });
         assert_eq!(pieces.count(), 4095);
         // A piece that was everything.
-        assert_eq!(pace.next_due(start, start, piece, 0), start + 30 * DAY);
+        assert_eq!(pace.next_due(start, start, piece, 0), start + 30 * DAY / 8);
         let endless = Pace { interval: Duration::MAX, rate: 1 };
         endless.next_due(Duration::MAX, Duration::MAX, u64::MAX, u64::MAX);
         endless.earliest(Duration::MAX, u64::MAX);

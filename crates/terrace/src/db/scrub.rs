@@ -50,6 +50,8 @@ pub(in crate::db) struct Scrubs {
 struct State {
     /// The pass of the background, once it has begun.
     pass: Option<Pass>,
+    /// Where passes begin, once there was one.
+    from: Option<u64>,
     /// When its next piece is due.
     due: Duration,
 }
@@ -59,6 +61,12 @@ impl Scrubs {
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         drop(self.state.lock());
+    }
+
+    /// The store, unless it is closed. The caller has locked the state, and gives the store back before the lock: a
+    /// closer waits for that, and goes on to what the store needs.
+    fn hold(&self, store: &Weak<Store>) -> Option<Arc<Store>> {
+        self.check_open().ok().and_then(|()| store.upgrade())
     }
 
     fn check_open(&self) -> Result<()> {
@@ -78,9 +86,7 @@ pub(in crate::db) fn begin(store: &Arc<Store>) {
         let Some(_none_is_compared) = scrubs.state.try_lock() else {
             return wakes.at(wakes.clock.now() + AGAIN);
         };
-        // Given back before the lock is: a closer goes on to what it frees.
-        let Some(store) = weak.upgrade() else { return };
-        if scrubs.check_open().is_ok() {
+        if let Some(store) = scrubs.hold(&weak) {
             send(&store);
         }
     });
@@ -126,9 +132,8 @@ impl Wakes {
 /// A job: compares the next piece, unless the database is closed.
 fn run(scrubs: &Scrubs, weak: &Weak<Store>) {
     let mut state = scrubs.state.lock();
-    // Given back before the lock is: a closer goes on to what it frees.
-    let Some(store) = weak.upgrade() else { return };
-    let (Ok(()), Some(tables)) = (scrubs.check_open(), store.unmasked.tables()) else { return };
+    let Some(store) = scrubs.hold(weak) else { return };
+    let Some(tables) = store.unmasked.tables() else { return };
     let next = store.scrub_next(&mut state, tables);
     Wakes::of(&store.core).at(next);
 }
@@ -139,11 +144,12 @@ impl Store {
         let (clock, options) = (&self.core.env.clock, &self.core.options);
         let interval = Duration::from_secs(u64::from(options.scrub_days) * 24 * 60 * 60);
         let pace = Pace { interval, rate: options.scrub_rate_bytes };
-        let first = || Pass::begin(tables, pace.first(tables, clock.calendar()));
-        let pass = state.pass.get_or_insert_with(first);
+        let from = *state.from.get_or_insert_with(|| pace.first(tables, clock.calendar()));
+        let pass = state.pass.get_or_insert_with(|| Pass::begin(tables, from));
         let outcome = self.scrub_piece(pass, tables, &mut |_| {});
         if outcome.as_ref().is_ok_and(|piece| piece.is_none_or(|piece| piece.ends_pass)) {
-            *pass = Pass::begin(tables, pass.from());
+            // The next one visits the tables that there are when it begins.
+            state.pass = None;
         }
         let bytes = outcome.map(|piece| piece.map_or(0, |piece| piece.bytes)).unwrap_or_else(|error| {
             tracing::warn!(%error, "a table cannot be read, and is left out of this scrub");
@@ -177,7 +183,7 @@ impl Store {
         match &outcome {
             Ok(piece) => {
                 piece.iter().for_each(|piece| figures.count(*piece));
-                if piece.is_none_or(|piece| piece.ends_pass) {
+                if piece.map_or(pass.has_begun(), |piece| piece.ends_pass) {
                     figures.count_pass(self.core.env.clock.calendar());
                 }
             }

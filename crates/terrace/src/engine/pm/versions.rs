@@ -61,12 +61,14 @@ impl Kept {
     }
 }
 
-/// Somebody looks at what was remembered.
+/// Somebody looks at what was remembered. What a panic keeps from being looked at is searched for.
 struct Taken<'k>(&'k Mutex<Kept>);
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        self.0.lock().is_taken = false;
+        let mut kept = self.0.lock();
+        kept.is_taken = false;
+        kept.overflown |= std::thread::panicking();
     }
 }
 
@@ -256,11 +258,9 @@ impl<E: PmEngine> PmStore<E> {
             return false;
         };
         // A close may have had the gate, and others may have been kept meanwhile.
-        if self.closed.load(Ordering::Acquire) {
-            return true;
-        }
-        if !are_few() {
-            return false;
+        let is_closed = self.closed.load(Ordering::Acquire);
+        if is_closed || !are_few() {
+            return is_closed;
         }
         if let Err(e) = self.drop_versions_alone() {
             self.core.health.fail(e);

@@ -248,7 +248,7 @@ pub fn a_close_ends_a_scrub(engine: &Engine) {
     if !has_tables(engine) {
         return;
     }
-    let bed = Bed::new(engine, |_| {});
+    let bed = Bed::new(engine, |options| options.scrub_days = 30);
     fill(&bed.db, 1);
     bed.clock.advance(FIRST);
     // A piece is queued, and finds the database closed.
