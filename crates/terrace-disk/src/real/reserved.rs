@@ -21,11 +21,12 @@
 //!
 //! A file that is dropped keeps its room: the process may be dying, and the file may belong to another one by now.
 
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::process::Resource;
 use terrace_base::{Error, ErrorKind, Result};
@@ -159,7 +160,7 @@ impl ReservedFile {
     /// Fails the file if a store has faulted, or if the file is shorter than it was made.
     fn check(&mut self) -> Result<()> {
         let is_whole = |len: u64| len >= self.reserved;
-        if self.has_failed() || !self.file.file.metadata().is_ok_and(|found| is_whole(found.len())) {
+        if self.has_failed() || !len_of(&self.file.file).is_ok_and(is_whole) {
             return Err(self.fail());
         }
         Ok(())
@@ -211,7 +212,7 @@ impl WriteFile for ReservedFile {
             self.fail();
         }
         (self.window, self.is_plain) = (None, true);
-        let found = self.file.file.metadata().map_err(|e| Error::io(&self.file.path, "stat", e))?.len();
+        let found = len_of(&self.file.file).map_err(|e| Error::io(&self.file.path, "stat", e))?;
         // If somebody has cut the file shorter, it must not be filled with zeros.
         let len = len.min(self.file.len);
         if len < found {
@@ -250,6 +251,15 @@ impl From<Errno> for NoRoom {
 /// The longest file that this process may have: asking for more is answered by a signal.
 pub(super) fn length_limit() -> u64 {
     rustix::process::getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
+}
+
+/// The length of `file`, and nothing else of it: since Linux 6.13 whoever asks for times has the next store set new ones,
+/// and then the next `fdatasync` may write the inode, too, which makes it half as long again.
+fn len_of(file: &File) -> io::Result<u64> {
+    match rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::SIZE) {
+        Ok(stat) => Ok(stat.stx_size),
+        Err(_) => file.metadata().map(|found| found.len()),
+    }
 }
 
 #[cfg(test)]
