@@ -22,7 +22,7 @@ fn items() -> Vec<Item> {
     sorted(items)
 }
 
-fn options(compression: Compression) -> TableOptions {
+pub fn options(compression: Compression) -> TableOptions {
     TableOptions {
         block_bytes: 160,
         restart_interval: 3,

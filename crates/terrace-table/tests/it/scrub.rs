@@ -8,6 +8,7 @@ use terrace_base::{Error, ErrorKind, Result};
 use terrace_disk::{Access, Fault, Fs, Maps, RealFs, SimFs};
 use terrace_table::*;
 
+use crate::damage::options;
 use crate::memfs::MemFs;
 use crate::util::*;
 
@@ -19,16 +20,6 @@ const PIECES: [usize; 4] = [1, 41, 257, 1 << 20];
 fn items() -> Vec<Item> {
     let value = |i: u64| vec![i as u8; [0, 1, 30, 90, 400][i as usize % 5]];
     sorted((0..40).map(|i| Item::put(format!("key{i:03}").as_bytes(), 9, &value(i))).collect())
-}
-
-fn options(compression: Compression) -> TableOptions {
-    TableOptions {
-        block_bytes: 160,
-        restart_interval: 3,
-        compression,
-        filter_bits_per_key: 10,
-        origin: ORIGIN,
-    }
 }
 
 /// A pass over all of `table` in pieces of `most` bytes: what was told, and the bytes that were read.
