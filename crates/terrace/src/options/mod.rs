@@ -94,7 +94,7 @@ pub struct Options {
     /// Creates the database if there is none.
     pub create_if_missing: bool,
     /// Bytes of an allocation unit of the pool, a power of two; fixed when the pool is created. 0: 64 KiB, and 32 KiB
-    /// in `slm` on an ordinary file.
+    /// in `slm` on an ordinary file, if `pm_bytes` is 1 GiB or more.
     pub pool_extent_bytes: u64,
     /// The days in which all tables are compared with their checksums once, in the background, read or not: what has
     /// rotted is told to `listeners`, and by [`Stats::scrub`](crate::Stats::scrub). 0: never. A database that is open

@@ -21,6 +21,10 @@ const EXTENT_BYTES: u64 = 64 << 10;
 /// finds a place for that only among large ones.
 const SLM_EXTENT_BYTES: u64 = 32 << 10;
 
+/// A pool that may not become as large as this has the usual extents: no extent crosses the boundaries of the pool's
+/// table, which lie closer with small ones, and a large record would find no place between them.
+const LEAST_MAX_BYTES_OF_SMALL_EXTENTS: u64 = 1 << 30;
+
 /// Bytes with which the latter begins: header, table of extents, two for a memtable, and two of the index.
 const SLM_INITIAL_BYTES: u64 = 6 * SLM_EXTENT_BYTES;
 
@@ -28,7 +32,10 @@ const SLM_INITIAL_BYTES: u64 = 6 * SLM_EXTENT_BYTES;
 pub(crate) fn pool_options(core: &Core, media: MediaRequest) -> PoolOptions {
     let (max_size, engine) = (core.options.pm_bytes, core.options.engine);
     let (extent_bytes, extent_bytes_in_file) = match core.options.pool_extent_bytes {
-        0 => (EXTENT_BYTES, (engine == EngineKind::Slm).then_some(SLM_EXTENT_BYTES)),
+        0 => {
+            let are_small = engine == EngineKind::Slm && max_size >= LEAST_MAX_BYTES_OF_SMALL_EXTENTS;
+            (EXTENT_BYTES, are_small.then_some(SLM_EXTENT_BYTES))
+        }
         asked => (asked, None),
     };
     PoolOptions {
