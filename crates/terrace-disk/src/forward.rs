@@ -33,8 +33,9 @@ macro_rules! forward_fs {
         fn create_reserved(
             &$self,
             path: &::std::path::Path,
+            room: $crate::Room,
         ) -> ::terrace_base::Result<Box<dyn $crate::WriteFile>> {
-            $inner.create_reserved(path)
+            $inner.create_reserved(path, room)
         }
     };
     (@ open_blocks $self:ident, $inner:expr) => {

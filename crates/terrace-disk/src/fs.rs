@@ -47,15 +47,25 @@ pub enum Access {
     Direct,
 }
 
+/// How a file with room is appended to. It changes the costs, and not the results.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Room {
+    /// Through a mapping: an append is a copy, which suits many small ones.
+    Mapped,
+    /// By calls of the system. A sync of bytes that fill room is cheaper than one of bytes that make the file longer,
+    /// for which the system writes the inode, too. So room is made once a file has been synced again and again.
+    Called,
+}
+
 /// A directory tree of files.
 pub trait Fs: Send + Sync + Debug {
     /// Creates `path` for appending; an existing file is an error.
     fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>>;
 
-    /// Creates `path` as [`create`](Self::create) does, for many small appends: with room behind what is appended,
+    /// Creates `path` as [`create`](Self::create) does, for many appends or syncs: with `room` behind what is appended,
     /// where that makes them cheaper. The file system chooses how much room there is. One that has no such files makes
     /// a plain one.
-    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+    fn create_reserved(&self, path: &Path, _room: Room) -> Result<Box<dyn WriteFile>> {
         self.create(path)
     }
 

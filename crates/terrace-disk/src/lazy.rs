@@ -21,7 +21,7 @@ use terrace_base::{Error, Result};
 
 use crate::block::BlockFile;
 use crate::forward_fs;
-use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile};
+use crate::fs::{Access, FileLock, Fs, ReadFile, Room, WriteFile};
 use crate::maps::Mapping;
 
 /// How often a call that finds no descriptor is made again, each time after an eighth of the open files has been
@@ -257,8 +257,8 @@ impl Fs for SparingFs {
         self.descriptors.sparing(|| self.inner.create(path))
     }
 
-    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
-        self.descriptors.sparing(|| self.inner.create_reserved(path))
+    fn create_reserved(&self, path: &Path, room: Room) -> Result<Box<dyn WriteFile>> {
+        self.descriptors.sparing(|| self.inner.create_reserved(path, room))
     }
 
     fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {

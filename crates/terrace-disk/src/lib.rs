@@ -31,7 +31,7 @@ pub use behind::{BehindFile, SyncBehind};
 pub use block::{
     BLOCK_ALIGN_BYTES, BlockBuf, BlockFile, BlockReads, BlockWrite, Geometry, LEAST_SECTOR_BYTES,
 };
-pub use fs::{Access, FileLock, Fs, ROOM_UNIT_BYTES, ReadFile, WriteFile};
+pub use fs::{Access, FileLock, Fs, ROOM_UNIT_BYTES, ReadFile, Room, WriteFile};
 pub use lazy::{Descriptors, LazyFile, SparingFs};
 pub use maps::{MapFigures, Mapping, Maps};
 pub use metered::{IoStats, MeteredFs, SyncWatch};

@@ -14,7 +14,7 @@ use terrace_base::Result;
 
 use crate::block::{BlockBuf, BlockFile, BlockReads, BlockWrite, Geometry};
 use crate::forward_fs;
-use crate::fs::{Access, Fs, ReadFile, WriteFile};
+use crate::fs::{Access, Fs, ReadFile, Room, WriteFile};
 use crate::maps::Mapping;
 use crate::toll::Toll;
 
@@ -158,8 +158,8 @@ impl Fs for MeteredFs {
         Ok(self.count_created(self.inner.create(path)?))
     }
 
-    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
-        Ok(self.count_created(self.inner.create_reserved(path)?))
+    fn create_reserved(&self, path: &Path, room: Room) -> Result<Box<dyn WriteFile>> {
+        Ok(self.count_created(self.inner.create_reserved(path, room)?))
     }
 
     fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use terrace_base::Result;
-use terrace_disk::{Fs, WriteFile};
+use terrace_disk::{Fs, Room, WriteFile};
 
 use crate::frame::Origin;
 use crate::segment::FileSegment;
@@ -23,14 +23,15 @@ pub fn create_log_file(
     create_by(fs, path, first, database, |unfinished| fs.create(unfinished))
 }
 
-/// As [`create_log_file`], with room for many small records where the file system has that ([`Fs::create_reserved`]).
+/// As [`create_log_file`], with room for many records or syncs where the file system has that ([`Fs::create_reserved`]).
 pub fn create_reserved_log_file(
     fs: &dyn Fs,
     path: &Path,
     first: (u64, u64),
     database: u64,
+    room: Room,
 ) -> Result<LogWriter<FileSegment>> {
-    create_by(fs, path, first, database, |unfinished| fs.create_reserved(unfinished))
+    create_by(fs, path, first, database, |unfinished| fs.create_reserved(unfinished, room))
 }
 
 fn create_by(

@@ -6,7 +6,7 @@
 //! | file | what it owns |
 //! |---|---|
 //! | `read.rs`, `write.rs` | files being read, and appended to by calls |
-//! | `reserved.rs`, `window.rs` | files being appended to through a mapping |
+//! | `reserved.rs`, `window.rs` | files being appended to with room: through a mapping, or by calls |
 //! | `blocks.rs` | files of sectors |
 //! | `queue.rs`, `ring.rs` | many reads or writes of a file, one after the other and side by side |
 //! | `device.rs` | properties that drives report |
@@ -43,7 +43,7 @@ use rustix::io::Errno;
 use terrace_base::{Error, Result};
 
 use crate::block::BlockFile;
-use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile};
+use crate::fs::{Access, FileLock, Fs, ReadFile, Room, WriteFile};
 
 /// The file system of the machine.
 ///
@@ -66,8 +66,8 @@ impl Fs for RealFs {
         Ok(Box::new(write::RealWriteFile::create(path)?))
     }
 
-    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
-        reserved::create(path)
+    fn create_reserved(&self, path: &Path, room: Room) -> Result<Box<dyn WriteFile>> {
+        reserved::create(path, room)
     }
 
     fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {

@@ -1,23 +1,28 @@
-//! A file that is appended to through a mapping: an append is a copy, and no call of the system.
+//! A file with room behind what was appended.
 //!
-//! Blocks are reserved ahead in pieces, each as large as the file is by then, within bounds. Part of the file is
-//! mapped, and what is appended is copied there. The bytes are then in the system's page cache, as after a write, and
-//! outlive the process; a sync is `fdatasync`, as for any file. If that is not possible, at once or later, the file
-//! becomes a plain one, cut to the appended bytes. That happens
+//! Blocks are reserved ahead in pieces, each as large as the file is by then, within bounds. A sync is `fdatasync`, as
+//! for any file, and seldom has to write the inode, too, since the file seldom becomes longer.
+//!
+//! With [`Room::Mapped`] part of the file is mapped, and what is appended is copied there, without a call of the system.
+//! The bytes are then in the system's page cache, as after a write, and outlive the process. With [`Room::Called`] they
+//! are written as to any file, and blocks are reserved from the second sync on: the first one makes the file's beginning
+//! durable, and whoever then syncs once and is done has no use for room.
+//!
+//! If that is not possible, at once or later, the file becomes a plain one, cut to the appended bytes. That happens
 //!
 //! - on file systems other than ext4, XFS and tmpfs. A file system that writes changed blocks elsewhere has not
 //!   reserved room for them, and a store without room is a fault instead of an error; over a network, errors come late;
 //! - where reserving, mapping or making pages ready is refused for any reason but a full disk.
 //!
-//! 1. While there is a window the file is `reserved` bytes long, all of which have blocks, and reads as zeros from
-//!    `file.len` on. Without one it is `file.len` bytes long, and a byte more where it was cut and would else look as
-//!    if it had room.
+//! 1. Until it is a plain one the file is `reserved` bytes long, all of which have blocks, and reads as zeros from
+//!    `file.len` on. A plain one is `file.len` bytes long, and a byte more where it was cut and would else look as if
+//!    it had room.
 //! 2. If a disk has no room for a piece, only the bytes that the append needs are reserved. If even that fails, the
 //!    append is refused and nothing has changed.
 //! 3. A store that faults fails the file for good, as a write that failed half-way does.
-//! 4. So does cutting the file shorter than `reserved`. Stores may not notice that, so the length is checked before the
+//! 4. So does cutting the file shorter than `reserved`. Stores and writes may not notice that, so the length is checked before the
 //!    file is made longer or shorter and at each sync: otherwise it would be made as long as before, with a hole in
-//!    place of appended bytes.
+//!    place of appended bytes. The last byte of room is never written by a call, which would make the file as long.
 //!
 //! A file that is dropped keeps its room: the process may be dying, and the file may belong to another one by now.
 
@@ -34,7 +39,7 @@ use terrace_base::{Error, ErrorKind, Result};
 use super::retry;
 use super::window::Window;
 use super::write::RealWriteFile;
-use crate::fs::{ROOM_UNIT_BYTES, WriteFile};
+use crate::fs::{ROOM_UNIT_BYTES, Room, WriteFile};
 
 /// Bytes that are reserved at a time, at least and at most.
 const LEAST_PIECE_BYTES: u64 = 64 << 10;
@@ -44,18 +49,23 @@ const MOST_PIECE_BYTES: u64 = 8 << 20;
 /// refuse to reserve), XFS, tmpfs.
 const STAYING_PUT: [u64; 3] = [0xEF53, 0x5846_5342, 0x0102_1994];
 
+/// The sync after which blocks are reserved for a file that is written by calls.
+const ROOM_FROM_SYNC: u32 = 2;
+
 /// Creates `path`, with room if that is possible.
-pub(super) fn create(path: &Path) -> Result<Box<dyn WriteFile>> {
+pub(super) fn create(path: &Path, room: Room) -> Result<Box<dyn WriteFile>> {
     let file = RealWriteFile::create(path)?;
     let stays_put = rustix::fs::fstatfs(&file.file).is_ok_and(|fs| STAYING_PUT.contains(&(fs.f_type as u64)));
-    Ok(if stays_put { Box::new(ReservedFile::new(file)) } else { Box::new(file) })
+    Ok(if stays_put { Box::new(ReservedFile::new(file, room)) } else { Box::new(file) })
 }
 
 #[derive(Debug)]
 struct ReservedFile {
     file: RealWriteFile,
+    room: Room,
     reserved: u64,
     window: Option<Window>,
+    syncs: u32,
     /// The file was made a plain one.
     is_plain: bool,
 }
@@ -69,13 +79,22 @@ enum NoRoom {
 }
 
 impl ReservedFile {
-    fn new(file: RealWriteFile) -> Self {
-        ReservedFile { file, reserved: 0, window: None, is_plain: false }
+    fn new(file: RealWriteFile, room: Room) -> Self {
+        ReservedFile { file, room, reserved: 0, window: None, syncs: 0, is_plain: false }
     }
 
-    /// Maps `bytes` more of the file and makes them ready to be stored to.
+    /// Makes room for `bytes` more.
     fn prepare(&mut self, bytes: u64) -> Result<(), NoRoom> {
         let end = self.file.len + bytes;
+        match self.room {
+            Room::Mapped => self.prepare_window(end),
+            Room::Called if self.syncs < ROOM_FROM_SYNC => Ok(()),
+            Room::Called => self.reserve(end + 1),
+        }
+    }
+
+    /// Maps the file up to byte `end` and makes it ready to be stored to.
+    fn prepare_window(&mut self, end: u64) -> Result<(), NoRoom> {
         if let Some(window) = &mut self.window
             && window.prepare(end)?
         {
@@ -102,7 +121,8 @@ impl ReservedFile {
         if needed > limit {
             return Err(NoRoom::Unmapped);
         }
-        let ample = Some(needed.max(self.reserved + piece)).filter(|&ample| ample <= limit).unwrap_or(needed);
+        let ample = needed.max((self.reserved + piece) / page * page);
+        let ample = Some(ample).filter(|&ample| ample <= limit).unwrap_or(needed);
         match self.allocate(ample) {
             Err(NoRoom::Refused(_)) if needed < ample => self.allocate(needed),
             outcome => outcome,
@@ -144,6 +164,27 @@ impl ReservedFile {
             self.truncate(self.file.len)?;
         }
         Ok(())
+    }
+
+    /// Appends `data`, for which there is room.
+    fn store(&mut self, data: &[u8]) -> Result<()> {
+        let Some(window) = &mut self.window else { return self.write(data) };
+        if !window.store(self.file.len, data) {
+            return Err(self.fail());
+        }
+        self.file.len += data.len() as u64;
+        Ok(())
+    }
+
+    /// As `store`, by calls.
+    fn write(&mut self, data: &[u8]) -> Result<()> {
+        let outcome = self.file.append(data);
+        match &outcome {
+            Ok(()) => self.reserved = self.reserved.max(self.file.len),
+            // What was written of it was taken back, with the room.
+            Err(_) => (self.reserved, self.is_plain) = (self.file.len, true),
+        }
+        outcome
     }
 
     fn truncate(&mut self, len: u64) -> Result<()> {
@@ -190,12 +231,7 @@ impl WriteFile for ReservedFile {
                 return self.file.append(data);
             }
         }
-        let Some(window) = &mut self.window else { return Ok(()) };
-        if !window.store(self.file.len, data) {
-            return Err(self.fail());
-        }
-        self.file.len += data.len() as u64;
-        Ok(())
+        self.store(data)
     }
 
     fn sync(&mut self) -> Result<()> {
@@ -203,7 +239,9 @@ impl WriteFile for ReservedFile {
         if !self.is_plain {
             self.check()?;
         }
-        self.file.sync()
+        self.file.sync()?;
+        self.syncs = self.syncs.saturating_add(1);
+        Ok(())
     }
 
     /// A mapping that has faulted cannot be used, so the bytes that are taken back are cut off.
@@ -263,158 +301,4 @@ fn len_of(file: &File) -> io::Result<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs::OpenOptions;
-    use std::path::PathBuf;
-
-    use super::*;
-
-    /// A file with room in a directory of its own; `None` where there are none.
-    fn file() -> Option<(tempfile::TempDir, PathBuf, Box<dyn WriteFile>)> {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("f");
-        let mut file = create(&path).unwrap();
-        file.append(b"first ").unwrap();
-        file.has_room().then_some((dir, path, file))
-    }
-
-    fn assert_holds(path: &Path, bytes: &[u8]) {
-        let found = std::fs::read(path).unwrap();
-        assert_eq!(&found[..bytes.len()], bytes);
-        assert!(found[bytes.len()..].iter().all(|&byte| byte == 0));
-    }
-
-    #[test]
-    fn what_is_appended_is_there_over_all_borders() {
-        let Some((_dir, path, mut file)) = file() else { return };
-        let mut all = b"first ".to_vec();
-        for i in 0..400usize {
-            let data = vec![i as u8 | 1; (i * 37) % 5000 + if i % 50 == 7 { 300_000 } else { 0 }];
-            file.append(&data).unwrap();
-            all.extend_from_slice(&data);
-            assert_eq!(file.len(), all.len() as u64);
-            if i % 40 == 0 {
-                file.sync().unwrap();
-                assert_holds(&path, &all);
-            }
-        }
-        let room = std::fs::metadata(&path).unwrap().len() - file.len();
-        assert!(room <= MOST_PIECE_BYTES, "{room}");
-        file.trim().unwrap();
-        assert!(!file.has_room());
-        assert_eq!(std::fs::read(&path).unwrap(), all);
-        file.append(b", and on").unwrap();
-        file.sync().unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), [&all[..], b", and on"].concat());
-    }
-
-    #[test]
-    fn a_small_file_takes_little_room() {
-        let Some((_dir, path, _file)) = file() else { return };
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), LEAST_PIECE_BYTES);
-    }
-
-    #[test]
-    fn what_is_cut_is_gone() {
-        let Some((_dir, path, mut file)) = file() else { return };
-        file.append(b"refused").unwrap();
-        file.cut(6).unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"first ");
-        file.append(b"second").unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), b"first second");
-    }
-
-    #[test]
-    fn by_its_length_a_file_that_was_cut_has_no_room() {
-        let Some((_dir, path, mut file)) = file() else { return };
-        file.append(&[1; 5000]).unwrap();
-        assert!(std::fs::metadata(&path).unwrap().len().is_multiple_of(ROOM_UNIT_BYTES));
-        file.cut(ROOM_UNIT_BYTES).unwrap();
-        assert_eq!(
-            (std::fs::metadata(&path).unwrap().len(), file.len()),
-            (ROOM_UNIT_BYTES + 1, ROOM_UNIT_BYTES)
-        );
-        file.append(b"and on").unwrap();
-        let found = std::fs::read(&path).unwrap();
-        assert_eq!(found[ROOM_UNIT_BYTES as usize..], *b"and on");
-    }
-
-    /// Somebody cuts the file under its mapping. The store faults, the process lives, and the file takes nothing more.
-    #[test]
-    fn a_file_that_is_cut_under_its_mapping_fails() {
-        let Some((_dir, path, mut file)) = file() else { return };
-        OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
-        let error = file.append(b"into nothing").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Io);
-        assert!(error.to_string().contains("through its mapping"), "{error}");
-        assert_eq!(file.append(b"again").unwrap_err().to_string(), error.to_string());
-        assert_eq!(file.sync().unwrap_err().to_string(), error.to_string());
-        assert!(file.trim().is_err());
-        file.cut(6).unwrap();
-        assert_eq!(std::fs::metadata(&path).unwrap().len(), 0, "it is not made longer");
-        assert!(file.append(b"again").is_err() && file.sync().is_err());
-    }
-
-    /// Several files fault at the same time, and each reports only its own failure.
-    #[test]
-    fn only_the_file_that_faulted_fails() {
-        std::thread::scope(|scope| {
-            for t in 0..4 {
-                scope.spawn(move || {
-                    for i in 0..50 {
-                        let Some((_dir, path, mut file)) = file() else { return };
-                        let is_cut = (t + i) % 3 == 0;
-                        if is_cut {
-                            OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
-                        }
-                        assert_eq!(file.append(b"second").is_err(), is_cut);
-                        if !is_cut {
-                            assert_holds(&path, b"first second");
-                        }
-                    }
-                });
-            }
-        });
-    }
-
-    /// Somebody cuts the file so that the next store meets nothing of it: what is appended then needs more room than is
-    /// ready, or than there is, or is as large as what was cut off. None of it is acknowledged.
-    #[test]
-    fn a_file_that_is_cut_fails_where_no_store_meets_it() {
-        let ready = 6 + LEAST_PIECE_BYTES as usize;
-        for (before, cut_to, then) in [(0, 0, ready), (200_000, 0, 300_000), (200_000, 70_000, 60_000)] {
-            let Some((_dir, path, mut file)) = file() else { return };
-            file.append(&vec![1; before]).unwrap();
-            OpenOptions::new().write(true).open(&path).unwrap().set_len(cut_to).unwrap();
-            let error = file.append(&vec![2; then]).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Io);
-            assert!(error.to_string().contains("it was cut"), "{error}");
-            assert!(file.append(b"again").is_err() && file.sync().is_err() && file.trim().is_err());
-            assert_eq!(std::fs::metadata(&path).unwrap().len(), cut_to, "it is not made longer");
-        }
-    }
-
-    /// The page with the file's end stays mapped, and takes bytes that nobody finds again.
-    #[test]
-    fn a_file_that_is_cut_within_a_page_fails_at_its_sync_or_end() {
-        for cut_to in [3, 4096] {
-            let Some((_dir, path, mut file)) = file() else { return };
-            OpenOptions::new().write(true).open(&path).unwrap().set_len(cut_to).unwrap();
-            file.append(b"nowhere").unwrap();
-            assert!(file.trim().is_err() && file.sync().is_err() && file.append(b"again").is_err());
-            let Some((_dir, path, mut file)) = self::file() else { return };
-            OpenOptions::new().write(true).open(&path).unwrap().set_len(cut_to).unwrap();
-            assert!(file.sync().is_err() && file.trim().is_err());
-        }
-    }
-
-    #[test]
-    fn a_page_that_is_gone_behind_the_first_is_found_too() {
-        let Some((_dir, path, mut file)) = file() else { return };
-        file.append(&[7; 3000]).unwrap();
-        OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
-        assert!(file.append(&[8; 3000]).is_err());
-        file.cut(3006).unwrap();
-        assert_eq!(std::fs::read(&path).unwrap(), [&b"first "[..], &[7; 3000]].concat());
-    }
-}
+mod tests;

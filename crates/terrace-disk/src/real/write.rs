@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use terrace_base::{Error, Result};
@@ -24,7 +25,7 @@ impl RealWriteFile {
         let file = OpenOptions::new()
             // A file that is mapped to be written must be open for reading, too.
             .read(true)
-            .append(true)
+            .write(true)
             .create_new(true)
             .open(path)
             .map_err(|e| Error::io(path, "create", e))?;
@@ -48,7 +49,7 @@ impl RealWriteFile {
 impl WriteFile for RealWriteFile {
     fn append(&mut self, data: &[u8]) -> Result<()> {
         self.usable()?;
-        match write_all(&mut self.file, data) {
+        match write_all(&mut Behind { file: &self.file, at: self.len }, data) {
             Ok(()) => {
                 self.len += data.len() as u64;
                 Ok(())
@@ -80,6 +81,24 @@ impl WriteFile for RealWriteFile {
 
     fn path(&self) -> &Path {
         &self.path
+    }
+}
+
+/// Writes to `file`, beginning at byte `at`.
+struct Behind<'a> {
+    file: &'a File,
+    at: u64,
+}
+
+impl Write for Behind<'_> {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        let written = self.file.write_at(data, self.at)?;
+        self.at += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -159,7 +178,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut file = RealWriteFile::create(&dir.path().join("f")).unwrap();
         file.append(b"kept").unwrap();
-        write_all(&mut file.file, b"half of a lost append").unwrap();
+        write_all(&mut Behind { file: &file.file, at: 4 }, b"half of a lost append").unwrap();
         file.take_back(Error::io(Path::new("f"), "write", io::ErrorKind::StorageFull.into()));
         file.append(b", and on").unwrap();
         assert_eq!(std::fs::read(file.path()).unwrap(), b"kept, and on");

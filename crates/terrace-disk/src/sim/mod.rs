@@ -29,7 +29,7 @@ pub use self::fault::{Fault, FsEvent, Observer};
 use self::process::Disk;
 use self::state::{FileId, Inode, State};
 use crate::block::BlockFile;
-use crate::fs::{Access, FileLock, Fs, ReadFile, WriteFile};
+use crate::fs::{Access, FileLock, Fs, ReadFile, Room, WriteFile};
 
 /// A simulated disk. Clones are handles of the same disk; [`fork`](Self::fork) copies it.
 ///
@@ -320,7 +320,7 @@ impl Fs for SimFs {
         Ok(Box::new(file::SimWriteFile::new(self.shared.clone(), id, path, false)))
     }
 
-    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+    fn create_reserved(&self, path: &Path, _room: Room) -> Result<Box<dyn WriteFile>> {
         let id = self.create_file(path)?;
         let has_room = !self.shared.disk.lock().state.without_room;
         Ok(Box::new(file::SimWriteFile::new(self.shared.clone(), id, path, has_room)))

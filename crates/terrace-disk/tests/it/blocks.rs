@@ -7,7 +7,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use terrace_base::ErrorKind;
 use terrace_base::rng::Rng;
-use terrace_disk::{BlockBuf, BlockFile, BlockWrite, Fault, Fs, IoStats, MeteredFs, RealFs, SimFs};
+use terrace_disk::{BlockBuf, BlockFile, BlockWrite, Fault, Fs, IoStats, MeteredFs, RealFs, Room, SimFs};
 
 const BLOCK: u64 = 4096;
 
@@ -382,7 +382,7 @@ fn to_open_a_file_changes_nothing() {
     let places: [(&dyn Fs, &Path); 2] = [(&RealFs, real.path()), (&sim, Path::new("/"))];
     for (fs, dir) in places {
         let path = dir.join("file");
-        let mut file = fs.create_reserved(&path).unwrap();
+        let mut file = fs.create_reserved(&path, Room::Mapped).unwrap();
         file.append(&[7; 5000]).unwrap();
         file.sync().unwrap();
         drop(file);

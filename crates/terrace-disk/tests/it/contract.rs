@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use terrace_base::{ErrorKind, Result};
-use terrace_disk::{Access, Fs, IoStats, MeteredFs, RealFs, SimFs, Toll};
+use terrace_disk::{Access, Fs, IoStats, MeteredFs, RealFs, Room, SimFs, Toll};
 
 const ALL_ACCESS: [Access; 3] = [Access::Random, Access::Sequential, Access::Direct];
 
@@ -237,6 +237,11 @@ fn a_toll_is_told_of_all_that_was_done_and_of_nothing_else() {
 }
 
 /// The bytes of the file at `path`, behind which there are only zeros.
+fn everywhere_with_room(test: impl Fn(&dyn Fs, &Path, Room)) {
+    everywhere(|fs, dir| test(fs, dir, Room::Mapped));
+    everywhere(|fs, dir| test(fs, dir, Room::Called));
+}
+
 fn assert_begins(fs: &dyn Fs, path: &Path, bytes: &[u8]) {
     let found = fs.read(path).unwrap();
     assert!(found.starts_with(bytes) && found[bytes.len()..].iter().all(|&byte| byte == 0));
@@ -244,10 +249,10 @@ fn assert_begins(fs: &dyn Fs, path: &Path, bytes: &[u8]) {
 
 #[test]
 fn a_file_with_room_holds_what_was_appended_and_zeros() {
-    everywhere(|fs, dir| {
+    everywhere_with_room(|fs, dir, room| {
         let path = dir.join("f");
-        let mut file = fs.create_reserved(&path).unwrap();
-        assert!(fs.create_reserved(&path).is_err() && file.is_empty());
+        let mut file = fs.create_reserved(&path, room).unwrap();
+        assert!(fs.create_reserved(&path, room).is_err() && file.is_empty());
         let mut all = Vec::new();
         for i in 0..300usize {
             let data = vec![i as u8 | 1; i * 7 % 900];
@@ -271,9 +276,9 @@ fn a_file_with_room_holds_what_was_appended_and_zeros() {
 
 #[test]
 fn what_is_cut_off_a_file_with_room_is_gone() {
-    everywhere(|fs, dir| {
+    everywhere_with_room(|fs, dir, room| {
         let path = dir.join("f");
-        let mut file = fs.create_reserved(&path).unwrap();
+        let mut file = fs.create_reserved(&path, room).unwrap();
         file.append(b"kept, refused").unwrap();
         file.cut(4).unwrap();
         file.cut(9).unwrap();

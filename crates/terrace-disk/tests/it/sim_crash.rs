@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use terrace_base::rng::Rng;
-use terrace_disk::{Fs, FsEvent, Observer, SimFs, WriteFile};
+use terrace_disk::{Fs, FsEvent, Observer, Room, SimFs, WriteFile};
 
 const DIR: &str = "/d";
 
@@ -61,8 +61,10 @@ impl Model {
         match op {
             Op::Create(n) if !self.names.contains_key(&path(*n)) => {
                 let has_room = n % 2 == 1;
-                let create = if has_room { Fs::create_reserved } else { Fs::create };
-                let handle = create(fs, &path(*n)).unwrap();
+                let handle = match has_room {
+                    true => fs.create_reserved(&path(*n), Room::Mapped).unwrap(),
+                    false => fs.create(&path(*n)).unwrap(),
+                };
                 self.names.insert(path(*n), self.files.len());
                 let room = if has_room { 16 << 10 } else { 0 };
                 self.files.push(Written { handle, bytes: Vec::new(), synced: 0, room });
@@ -291,7 +293,7 @@ fn locks_stay_with_their_process() {
 fn room_may_survive_or_not() {
     let fs = SimFs::new();
     let path = Path::new("/f");
-    let mut file = fs.create_reserved(path).unwrap();
+    let mut file = fs.create_reserved(path, Room::Mapped).unwrap();
     file.append(&[1; 100]).unwrap();
     file.sync().unwrap();
     fs.sync_dir(Path::new("/")).unwrap();
@@ -323,7 +325,7 @@ impl Observer for Looking {
 #[test]
 fn a_kill_may_come_within_an_append_to_a_file_with_room() {
     let fs = SimFs::new();
-    let mut file = fs.create_reserved(Path::new("/f")).unwrap();
+    let mut file = fs.create_reserved(Path::new("/f"), Room::Mapped).unwrap();
     let looking = Arc::new(Looking(fs.clone(), Default::default()));
     fs.observe(Some(looking.clone()));
     for _ in 0..20 {

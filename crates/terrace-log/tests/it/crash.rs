@@ -4,7 +4,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use terrace_base::rng::Rng;
-use terrace_disk::{Fs, SimFs};
+use terrace_disk::{Fs, Room, SimFs};
 use terrace_log::{
     FileSegment, LogReader, LogWriter, Tail, create_log_file, create_reserved_log_file, unfinished_path,
 };
@@ -97,14 +97,21 @@ fn used_disk() -> SimFs {
     fs
 }
 
+fn create(fs: &SimFs, room: bool) -> LogWriter<FileSegment> {
+    let (path, first) = (Path::new(LOG), (ID, 1));
+    match room {
+        true => create_reserved_log_file(fs, path, first, 0, Room::Mapped).unwrap(),
+        false => create_log_file(fs, path, first, 0).unwrap(),
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
     fn what_was_synced_is_read_back(ops in prop::collection::vec(op(), 1..40), room: bool, seed: u64) {
         let fs = used_disk();
-        let create = if room { create_reserved_log_file } else { create_log_file };
-        let mut log = create(&fs, Path::new(LOG), (ID, 1), 0).unwrap();
+        let mut log = create(&fs, room);
         let (mut model, mut rng) = (Model::default(), Rng::new(seed));
         for op in &ops {
             model.apply(&mut log, op);
@@ -122,8 +129,7 @@ proptest! {
     #[test]
     fn what_was_recovered_stays(ops in prop::collection::vec(op(), 1..30), room: bool, seed: u64) {
         let fs = used_disk();
-        let create = if room { create_reserved_log_file } else { create_log_file };
-        let mut log = create(&fs, Path::new(LOG), (ID, 1), 0).unwrap();
+        let mut log = create(&fs, room);
         let (mut model, mut rng) = (Model::default(), Rng::new(seed));
         ops.iter().for_each(|op| model.apply(&mut log, op));
         for next in [fs.fork(), fs.crash(&mut rng)] {

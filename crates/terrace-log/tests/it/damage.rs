@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use terrace_base::{Error, ErrorKind};
-use terrace_disk::{Fs, SimFs};
+use terrace_disk::{Fs, Room, SimFs};
 use terrace_log::{
     FileSegment, LogReader, LogWriter, Origin, Tail, create_log_file, create_reserved_log_file,
 };
@@ -283,7 +283,7 @@ fn within_one_epoch_a_log_may_end_within_a_record_and_not_in_anything_else() {
 
 /// A log with room, of three records, and where each ends. The last byte of the last one is not zero.
 fn log_with_room(fs: &SimFs) -> (LogWriter<FileSegment>, Vec<usize>) {
-    let mut log = create_reserved_log_file(fs, Path::new(LOG), (ID, 1), 9).unwrap();
+    let mut log = create_reserved_log_file(fs, Path::new(LOG), (ID, 1), 9, Room::Mapped).unwrap();
     let mut ends = vec![log.len() as usize];
     for payload in [&b"one"[..], &[7; 100], b"three \0\0\0 and"] {
         log.append(payload).unwrap();

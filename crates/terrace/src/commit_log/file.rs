@@ -7,7 +7,8 @@
 use std::path::{Path, PathBuf};
 
 use terrace_base::{Error, ErrorKind, Result};
-use terrace_log::{FIRST_LSN, FileSegment, LogWriter, create_log_file, create_reserved_log_file};
+use terrace_disk::Room;
+use terrace_log::{FIRST_LSN, FileSegment, LogWriter, create_reserved_log_file};
 
 use super::record::LogRecord;
 use crate::core::Core;
@@ -56,22 +57,23 @@ fn written(outcome: Result<u64>) -> Result<(), Failure> {
 }
 
 impl FileLog {
-    /// Creates log file `number` of `database` with `first` as its first record, not yet synced; if it is to
-    /// be `mapped` and can be, it has room to write through a mapping.
+    /// Creates log file `number` of `database` with `first` as its first record, not yet synced, and with `room`
+    /// if it can have some.
     pub fn create(
         core: &Core,
-        (number, mapped): (u64, bool),
+        (number, room): (u64, Room),
         database: u64,
         first: &LogRecord,
     ) -> Result<FileLog> {
         let path = log_path(&core.dir, number);
-        let create = if mapped { create_reserved_log_file } else { create_log_file };
-        create(core.fs(), &path, (number, FIRST_LSN), database).and_then(|mut writer| {
-            writer.append(&first.bytes())?;
-            let good = writer.len();
-            let (buffered, ends) = (Vec::new(), Vec::new());
-            Ok(FileLog { number, writer, good, unsynced: true, buffered, ends })
-        })
+        create_reserved_log_file(core.fs(), &path, (number, FIRST_LSN), database, room).and_then(
+            |mut writer| {
+                writer.append(&first.bytes())?;
+                let good = writer.len();
+                let (buffered, ends) = (Vec::new(), Vec::new());
+                Ok(FileLog { number, writer, good, unsynced: true, buffered, ends })
+            },
+        )
     }
 
     /// Appends `record`, keeping back up to `buffer_bytes`, and makes it durable if `sync`.
@@ -129,8 +131,8 @@ impl FileLog {
         Ok(())
     }
 
-    /// Whether an append is a copy into a mapping.
-    pub fn is_mapped(&self) -> bool {
+    /// Whether it has room behind its records.
+    pub fn has_room(&self) -> bool {
         self.writer.has_room()
     }
 

@@ -142,7 +142,7 @@ impl CommitLog {
     fn copy<E: Entry>(&self, number: u64, flushed: u64, records: &[E]) -> Result<FileLog> {
         let copied = (|| {
             let first = LogRecord::Restart { number, flushed };
-            let mut log = FileLog::create(&self.core, (number, self.maps_files()), self.database, &first)?;
+            let mut log = FileLog::create(&self.core, (number, self.room()), self.database, &first)?;
             let mut append = |record: LogRecord, sync| {
                 log.append(&record.bytes(), 0, sync).map_err(|failure| failure.error().clone())
             };

@@ -49,6 +49,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
+use terrace_disk::Room;
 use terrace_log::unfinished_path;
 use terrace_pmem::{Marks, Pool};
 
@@ -306,11 +307,9 @@ impl CommitLog {
             LogMedium::Pool { pool, log_bytes } => {
                 PoolLog::create_for(pool, *log_bytes, bytes, number, &first).map(Log::Pool)
             }
-            LogMedium::Files => {
-                FileLog::create(&self.core, (number, self.maps_files()), self.database, &first)
-                    .inspect_err(|_| self.remove_attempt(number))
-                    .map(Log::File)
-            }
+            LogMedium::Files => FileLog::create(&self.core, (number, self.room()), self.database, &first)
+                .inspect_err(|_| self.remove_attempt(number))
+                .map(Log::File),
         }
     }
 
@@ -369,21 +368,25 @@ impl CommitLog {
         Ok(())
     }
 
-    /// Whether files are written through a mapping where possible. Records that are buffered first are
-    /// cheaper to hand over by a system call, which does not clear a page before filling it.
-    fn maps_files(&self) -> bool {
-        self.core.options.map_logs && self.policy.buffer_bytes == 0
+    /// The room of files, where they can have some. Records that are buffered first are cheaper to hand over by a
+    /// system call, which does not clear a page before filling it.
+    fn room(&self) -> Room {
+        match self.core.options.map_logs && self.policy.buffer_bytes == 0 {
+            true => Room::Mapped,
+            false => Room::Called,
+        }
     }
 
     /// Describes where logs lie and how they are written.
     pub fn describe(&self) -> &'static str {
         let series = self.series.lock();
+        let is_mapped = self.room() == Room::Mapped;
         match (&series.place, &series.current) {
             (LogMedium::Pool { .. }, _) => "on persistent memory",
-            (LogMedium::Files, Some(Log::File(log))) if log.is_mapped() => {
+            (LogMedium::Files, Some(Log::File(log))) if is_mapped && log.has_room() => {
                 "in files, written through a mapping"
             }
-            (LogMedium::Files, None) if self.maps_files() => {
+            (LogMedium::Files, None) if is_mapped => {
                 "in files, written through a mapping where the file system suits that"
             }
             (LogMedium::Files, _) => "in files, written by calls of the system",

@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicBool;
 
 use parking_lot::Mutex;
 use terrace_base::{Error, Result};
-use terrace_disk::{Access, BlockFile, FileLock, Fs, ReadFile, WriteFile};
+use terrace_disk::{Access, BlockFile, FileLock, Fs, ReadFile, Room, WriteFile};
 
 use super::kept::KeptBlocks;
 use super::note::{self, Note};
@@ -197,8 +197,8 @@ impl Fs for BesideFs {
         self.create_by(path, |place| self.fs.create(place))
     }
 
-    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
-        self.create_by(path, |place| self.fs.create_reserved(place))
+    fn create_reserved(&self, path: &Path, room: Room) -> Result<Box<dyn WriteFile>> {
+        self.create_by(path, |place| self.fs.create_reserved(place, room))
     }
 
     fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {

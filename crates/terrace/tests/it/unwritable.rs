@@ -14,8 +14,8 @@ use terrace::{Db, EngineKind, Env, ErrorKind, Options, Result, WriteBatch};
 use terrace_base::Error;
 use terrace_base::rng::Rng;
 use terrace_disk::{
-    BlockBuf, BlockFile, BlockReads, BlockWrite, FileLock, Fs, Geometry, ScratchFs, SimFs, Slots, WriteFile,
-    forward_fs,
+    BlockBuf, BlockFile, BlockReads, BlockWrite, FileLock, Fs, Geometry, Room, ScratchFs, SimFs, Slots,
+    WriteFile, forward_fs,
 };
 
 use crate::harness::{Contents, Engine, Machine, Map, Setup, assert_clean, setups, test_each_engine};
@@ -161,9 +161,9 @@ impl Fs for Unwritable {
         Ok(Box::new(File { disk: self.clone(), file: self.disk.create(path)? }))
     }
 
-    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
+    fn create_reserved(&self, path: &Path, room: Room) -> Result<Box<dyn WriteFile>> {
         self.grow(path)?;
-        Ok(Box::new(File { disk: self.clone(), file: self.disk.create_reserved(path)? }))
+        Ok(Box::new(File { disk: self.clone(), file: self.disk.create_reserved(path, room)? }))
     }
 
     fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {

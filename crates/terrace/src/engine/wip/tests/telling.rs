@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use terrace_base::Result;
-use terrace_disk::{Fs, WriteFile, forward_fs};
+use terrace_disk::{Fs, Room, WriteFile, forward_fs};
 use terrace_sim::World;
 
 /// The action for when a file of the named kind has just been made, or synced by its name.
@@ -52,8 +52,8 @@ impl Fs for Telling {
         Ok(file)
     }
 
-    fn create_reserved(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
-        let file = self.fs.create_reserved(path)?;
+    fn create_reserved(&self, path: &Path, room: Room) -> Result<Box<dyn WriteFile>> {
+        let file = self.fs.create_reserved(path, room)?;
         self.tell(path);
         Ok(file)
     }

@@ -1,0 +1,207 @@
+use std::fs::OpenOptions;
+use std::path::PathBuf;
+
+use super::*;
+
+type Made = (tempfile::TempDir, PathBuf, Box<dyn WriteFile>);
+
+/// A file with room in a directory of its own; `None` where there are none.
+fn file_of(room: Room) -> Option<Made> {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("f");
+    let mut file = create(&path, room).unwrap();
+    // The last of it is appended where there is room.
+    for part in [&b"fir"[..], b"s", b"t "] {
+        file.append(part).unwrap();
+        if room == Room::Called {
+            file.sync().unwrap();
+        }
+    }
+    file.has_room().then_some((dir, path, file))
+}
+
+/// One that is mapped.
+fn file() -> Option<Made> {
+    file_of(Room::Mapped)
+}
+
+/// One of each kind.
+fn files() -> impl Iterator<Item = Made> {
+    [Room::Mapped, Room::Called].into_iter().filter_map(file_of)
+}
+
+fn assert_holds(path: &Path, bytes: &[u8]) {
+    let found = std::fs::read(path).unwrap();
+    assert_eq!(&found[..bytes.len()], bytes);
+    assert!(found[bytes.len()..].iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn what_is_appended_is_there_over_all_borders() {
+    for (_dir, path, mut file) in files() {
+        let mut all = b"first ".to_vec();
+        for i in 0..400usize {
+            let data = vec![i as u8 | 1; (i * 37) % 5000 + if i % 50 == 7 { 300_000 } else { 0 }];
+            file.append(&data).unwrap();
+            all.extend_from_slice(&data);
+            assert_eq!(file.len(), all.len() as u64);
+            if i % 40 == 0 {
+                file.sync().unwrap();
+                assert_holds(&path, &all);
+            }
+        }
+        let room = std::fs::metadata(&path).unwrap().len() - file.len();
+        assert!(room <= MOST_PIECE_BYTES, "{room}");
+        file.trim().unwrap();
+        assert!(!file.has_room());
+        assert_eq!(std::fs::read(&path).unwrap(), all);
+        file.append(b", and on").unwrap();
+        file.sync().unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), [&all[..], b", and on"].concat());
+    }
+}
+
+#[test]
+fn a_small_file_takes_little_room() {
+    for (_dir, path, _file) in files() {
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), LEAST_PIECE_BYTES);
+    }
+}
+
+#[test]
+fn what_is_cut_is_gone() {
+    for (_dir, path, mut file) in files() {
+        file.append(b"refused").unwrap();
+        file.cut(6).unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"first ");
+        file.append(b"second").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"first second");
+    }
+}
+
+#[test]
+fn by_its_length_a_file_that_was_cut_has_no_room() {
+    for (_dir, path, mut file) in files() {
+        file.append(&[1; 5000]).unwrap();
+        assert!(std::fs::metadata(&path).unwrap().len().is_multiple_of(ROOM_UNIT_BYTES));
+        file.cut(ROOM_UNIT_BYTES).unwrap();
+        assert_eq!(
+            (std::fs::metadata(&path).unwrap().len(), file.len()),
+            (ROOM_UNIT_BYTES + 1, ROOM_UNIT_BYTES)
+        );
+        file.append(b"and on").unwrap();
+        let found = std::fs::read(&path).unwrap();
+        assert_eq!(found[ROOM_UNIT_BYTES as usize..], *b"and on");
+    }
+}
+
+/// Somebody cuts the file under its mapping. The store faults, the process lives, and the file takes nothing more.
+#[test]
+fn a_file_that_is_cut_under_its_mapping_fails() {
+    let Some((_dir, path, mut file)) = file() else { return };
+    OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
+    let error = file.append(b"into nothing").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    assert!(error.to_string().contains("through its mapping"), "{error}");
+    assert_eq!(file.append(b"again").unwrap_err().to_string(), error.to_string());
+    assert_eq!(file.sync().unwrap_err().to_string(), error.to_string());
+    assert!(file.trim().is_err());
+    file.cut(6).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 0, "it is not made longer");
+    assert!(file.append(b"again").is_err() && file.sync().is_err());
+}
+
+/// Several files fault at the same time, and each reports only its own failure.
+#[test]
+fn only_the_file_that_faulted_fails() {
+    std::thread::scope(|scope| {
+        for t in 0..4 {
+            scope.spawn(move || {
+                for i in 0..50 {
+                    let Some((_dir, path, mut file)) = file() else { return };
+                    let is_cut = (t + i) % 3 == 0;
+                    if is_cut {
+                        OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
+                    }
+                    assert_eq!(file.append(b"second").is_err(), is_cut);
+                    if !is_cut {
+                        assert_holds(&path, b"first second");
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// Somebody cuts the file so that the next store meets nothing of it: what is appended then needs more room than is
+/// ready, or than there is, or is as large as what was cut off. None of it is acknowledged.
+#[test]
+fn a_file_that_is_cut_fails_where_no_store_meets_it() {
+    let ready = 6 + LEAST_PIECE_BYTES as usize;
+    for (before, cut_to, then) in [(0, 0, ready), (200_000, 0, 300_000), (200_000, 70_000, 60_000)] {
+        let Some((_dir, path, mut file)) = file() else { return };
+        file.append(&vec![1; before]).unwrap();
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(cut_to).unwrap();
+        let error = file.append(&vec![2; then]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.to_string().contains("it was cut"), "{error}");
+        assert!(file.append(b"again").is_err() && file.sync().is_err() && file.trim().is_err());
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), cut_to, "it is not made longer");
+    }
+}
+
+/// The page with the file's end stays mapped, and takes bytes that nobody finds again.
+#[test]
+fn a_file_that_is_cut_within_a_page_fails_at_its_sync_or_end() {
+    for cut_to in [3, 4096] {
+        let Some((_dir, path, mut file)) = file() else { return };
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(cut_to).unwrap();
+        file.append(b"nowhere").unwrap();
+        assert!(file.trim().is_err() && file.sync().is_err() && file.append(b"again").is_err());
+        let Some((_dir, path, mut file)) = self::file() else { return };
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(cut_to).unwrap();
+        assert!(file.sync().is_err() && file.trim().is_err());
+    }
+}
+
+#[test]
+fn a_page_that_is_gone_behind_the_first_is_found_too() {
+    let Some((_dir, path, mut file)) = file() else { return };
+    file.append(&[7; 3000]).unwrap();
+    OpenOptions::new().write(true).open(&path).unwrap().set_len(4096).unwrap();
+    assert!(file.append(&[8; 3000]).is_err());
+    file.cut(3006).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), [&b"first "[..], &[7; 3000]].concat());
+}
+
+/// Writes by calls reach behind an end that somebody has moved. No sync that follows acknowledges them.
+#[test]
+fn a_file_written_by_calls_that_is_cut_fails_at_its_next_sync_or_end() {
+    for (cut_to, then) in [(0, 7), (3, 7), (4096, 9000), (0, LEAST_PIECE_BYTES as usize - 7), (3, 100_000)] {
+        for is_trimmed in [false, true] {
+            let Some((_dir, path, mut file)) = file_of(Room::Called) else { return };
+            OpenOptions::new().write(true).open(&path).unwrap().set_len(cut_to).unwrap();
+            let appended = file.append(&vec![2; then]);
+            let ended = if is_trimmed { file.trim() } else { file.sync() };
+            assert!(appended.is_err() || ended.is_err(), "{cut_to} {then}");
+            assert!(file.append(b"again").is_err() && file.sync().is_err() && file.trim().is_err());
+        }
+    }
+}
+
+#[test]
+fn there_is_room_from_the_second_sync_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("f");
+    let mut file = create(&path, Room::Called).unwrap();
+    if !file.has_room() {
+        return;
+    }
+    let mut lens = Vec::new();
+    for _ in 0..4 {
+        file.append(b"12345").unwrap();
+        lens.push(std::fs::metadata(&path).unwrap().len());
+        file.sync().unwrap();
+    }
+    assert_eq!(lens, [5, 10, LEAST_PIECE_BYTES, LEAST_PIECE_BYTES]);
+}
