@@ -9,7 +9,6 @@ use terrace_base::Result;
 use crate::block::{Block, Held};
 use crate::entry::Entry;
 use crate::frame::{BlockKind, Handle, Header};
-use crate::many::find_each;
 use crate::position::Position;
 use crate::table::Table;
 
@@ -75,11 +74,10 @@ impl Table {
         max_seq: u64,
         buffers: &mut ReadBuffers,
     ) -> Vec<Option<Entry>> {
-        if self.map().is_none() {
-            return self.get_ahead_by_calls(requests, max_seq, buffers);
+        match self.map() {
+            Some(map) => self.get_ahead_mapped(map, requests, max_seq),
+            None => self.get_ahead_by_calls(requests, max_seq, buffers),
         }
-        let found = find_each(&self.sought(requests), max_seq).unwrap_or_default().into_iter();
-        found.map(|found| found.ok().flatten()).collect()
     }
 
     /// Asks the system to read soon what [`get_ahead`](Self::get_ahead) will read for `requests`, as far as nobody has

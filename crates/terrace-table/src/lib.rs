@@ -47,6 +47,7 @@ mod missing;
 mod nested;
 mod options;
 mod position;
+mod rows;
 mod salvage;
 mod scan;
 mod scratch;

@@ -153,6 +153,14 @@ impl TableMap {
         }
     }
 
+    /// Starts loading the bytes of the file from `from` to `to`.
+    #[inline]
+    pub fn prefetch(&self, from: u64, to: u64) {
+        if let Some(bytes) = self.mapping.bytes().get(from as usize..(to as usize).min(self.end)) {
+            prefetch::lines(bytes.as_ptr(), bytes.len());
+        }
+    }
+
     /// The block of `kind` at `offset`, if it was verified and so is probably in memory.
     #[inline]
     pub fn verified_view(&self, offset: u64, kind: BlockKind) -> Option<View<'_>> {
@@ -186,7 +194,7 @@ impl TableMap {
 
     /// The block of `kind` at `offset`, to be searched, and where its payload begins.
     #[inline]
-    fn view(&self, offset: u64, kind: BlockKind) -> Option<(usize, View<'_>)> {
+    pub fn view(&self, offset: u64, kind: BlockKind) -> Option<(usize, View<'_>)> {
         let (start, payload) = self.payload(offset, kind)?;
         Some((start, View::new(payload).ok()?))
     }
@@ -211,9 +219,15 @@ impl TableMap {
         (end <= limit).then(|| self.mapping.bytes().slice(at..end))
     }
 
+    /// Whether `position` is one of this table.
+    #[inline]
+    pub fn has_number(&self, position: Position) -> bool {
+        position.number() == u64::from(self.number)
+    }
+
     /// The version that was found in the payload that begins at `start`.
     #[inline]
-    fn entry(&self, start: usize, found: Found) -> Entry {
+    pub fn entry(&self, start: usize, found: Found) -> Entry {
         let value = start + found.value.start..start + found.value.end;
         Entry { seq: found.seq, kind: found.kind, value: self.value(value) }
     }
@@ -360,7 +374,7 @@ impl Table {
         key: &[u8],
         max_seq: u64,
     ) -> Option<Result<Option<Entry>>> {
-        if position.number() != u64::from(map.number) {
+        if !map.has_number(position) {
             return None;
         }
         Some(match map.find(position.offset(), restart, key, max_seq)? {

@@ -282,6 +282,7 @@ impl<O: Handles> Nested<O> {
         if !self.inner.valid() {
             return Ok(());
         }
+        self.source.go_on();
         self.guard(|this| {
             this.in_block(BlockCursor::next)?;
             this.skip_empty(Way::Forward)

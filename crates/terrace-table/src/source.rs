@@ -13,6 +13,9 @@ use crate::table::Table;
 /// The first read-ahead once a scan is seen to be one; it doubles up to the cursor's limit.
 const FIRST_WINDOW_BYTES: usize = 32 << 10;
 
+/// Bytes that are loaded into the processor's caches ahead of a scan, at most.
+const MOST_LOADED_BYTES: u64 = 8 << 10;
+
 /// Fetches blocks for one cursor and notices when it reads in sequence, in either direction.
 ///
 /// Invariant: `window` holds the file's bytes from `window_start`.
@@ -26,6 +29,8 @@ pub(crate) struct Source {
     window: Bytes,
     window_start: u64,
     last: Option<Handle>,
+    /// The cursor went on since its last seek.
+    goes_on: bool,
     /// The range of the mapping that the system was asked to read.
     announced: Range<u64>,
 }
@@ -41,6 +46,7 @@ impl Source {
             window: Bytes::new(),
             window_start: 0,
             last: None,
+            goes_on: false,
             announced: 0..0,
         }
     }
@@ -52,13 +58,13 @@ impl Source {
     /// Notes that a scan starts at an end of the table. One that does not fill the cache is a compaction or the like,
     /// which will read everything.
     pub fn begin_scan(&mut self) {
-        self.last = None;
+        (self.last, self.goes_on) = (None, false);
         self.next_window = if self.fill_cache { 0 } else { self.max_window };
     }
 
     /// Notes that the cursor jumped.
     pub fn jump(&mut self) {
-        self.last = None;
+        (self.last, self.goes_on) = (None, false);
         self.next_window = 0;
     }
 
@@ -74,6 +80,9 @@ impl Source {
     pub fn fetch(&mut self, handle: Handle) -> Result<Held> {
         let before = self.last.replace(handle);
         if let Some(block) = self.mapped(handle, before)? {
+            if self.goes_on {
+                self.load_behind(handle);
+            }
             return Ok(Held::Mapped(block));
         }
         if let Some(block) = self.cached(handle) {
@@ -109,6 +118,22 @@ impl Source {
             self.announced = from..to;
         }
         Ok(self.table.map().and_then(|map| map.block(handle.offset, self.kind)))
+    }
+
+    /// Notes that the cursor went on within a block. What lies behind it is loaded into the processor's caches from then
+    /// on, one block ahead. The processor does not do that by itself: it foresees no more than the rest of a page.
+    #[inline]
+    pub fn go_on(&mut self) {
+        if !self.goes_on {
+            self.goes_on = true;
+            self.last.into_iter().for_each(|handle| self.load_behind(handle));
+        }
+    }
+
+    fn load_behind(&self, handle: Handle) {
+        if let Some(map) = self.table.map().filter(|_| self.fill_cache && self.kind == BlockKind::Data) {
+            map.prefetch(handle.end(), handle.end() + handle.len.min(MOST_LOADED_BYTES));
+        }
     }
 
     fn cached(&self, handle: Handle) -> Option<Arc<Block>> {

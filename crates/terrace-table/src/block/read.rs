@@ -376,6 +376,18 @@ impl<'a> View<'a> {
         })
     }
 
+    /// The newest version of `key` with a sequence number up to `max_seq`, if the entry at `at` is that. It lies behind one
+    /// of `before`, which is another key.
+    #[inline]
+    pub fn find_behind(&self, at: usize, before: &[u8], key: &[u8], max_seq: u64) -> Option<Found> {
+        let entry = self.try_entry(at)?;
+        let (head, rest) = (before.get(..entry.shared)?, self.data.get(entry.suffix)?);
+        let is_key = key.len() == head.len() + rest.len() && key.starts_with(head) && key.ends_with(rest);
+        // The first entry with a key has its newest version.
+        let is_found = is_key && entry.seq <= max_seq && before != key;
+        is_found.then_some(Found { seq: entry.seq, kind: entry.kind, value: entry.value })
+    }
+
     /// The value of the first entry at or after (`key`, `seq`); `restart` is the one before it, if that is known.
     pub fn value_at_or_after(
         &self,

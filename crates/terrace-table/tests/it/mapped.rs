@@ -4,6 +4,7 @@ use std::fs::OpenOptions;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use proptest::prelude::*;
 use terrace_base::{ErrorKind, Result};
 use terrace_disk::{Access, Fault, Fs, Maps, RealFs, SimFs};
 use terrace_table::*;
@@ -341,5 +342,40 @@ fn threads_that_read_a_table_first_side_by_side_find_the_same() {
                 scope.spawn(|| assert_right(&table, &built));
             }
         });
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// In whatever order and however often keys are asked for, side by side in their blocks or not, and beside keys that
+    /// are in no block.
+    #[test]
+    fn keys_side_by_side_are_found_as_each_alone(
+        items in any_items(80),
+        table_options in any_options(),
+        asked in prop::collection::vec((0..80usize, any_key(), any::<bool>()), 0..60),
+        ascends: bool,
+        max_seq in any_seq(),
+    ) {
+        prop_assume!(!items.is_empty());
+        let fs = SimFs::new();
+        fs.create_dir_all(path().parent().unwrap()).unwrap();
+        let built = build(&fs, 3, &TableOptions { origin: ORIGIN, ..table_options }, &items);
+        let table = mapped(&fs, &built.meta, &wanted());
+        let mut requests: Vec<(Position, &[u8])> = asked
+            .iter()
+            .map(|(i, other, is_own)| {
+                let item = &items[i % items.len()];
+                let position = position_of(&built, first_of(&items, &item.key));
+                (position, if *is_own { &item.key[..] } else { &other[..] })
+            })
+            .collect();
+        requests.sort_by(|a, b| a.0.cmp(&b.0).then(if ascends { a.1.cmp(b.1) } else { b.1.cmp(a.1) }));
+        let found = table.get_ahead(&requests, max_seq, &mut ReadBuffers::default());
+        prop_assert_eq!(found.len(), requests.len());
+        for ((position, key), found) in requests.iter().zip(found) {
+            prop_assert_eq!(table.get_at(*position, key, max_seq).unwrap(), found);
+        }
     }
 }

@@ -119,7 +119,3 @@ proptest! {
         prop_assert_eq!(&meta.largest, &items.last().map(|i| i.key.clone()).unwrap_or_default());
     }
 }
-
-fn first_of(items: &[Item], key: &[u8]) -> usize {
-    items.iter().position(|i| i.key == key).unwrap()
-}

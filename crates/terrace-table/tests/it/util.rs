@@ -73,6 +73,11 @@ pub fn position_of(built: &Built, i: usize) -> Position {
     built.blocks[block].position
 }
 
+/// The number of the newest version of `key` among sorted `items`.
+pub fn first_of(items: &[Item], key: &[u8]) -> usize {
+    items.iter().position(|i| i.key == key).unwrap()
+}
+
 /// The entry of sorted `items` that a lookup must give.
 pub fn expected<'a>(items: &'a [Item], key: &[u8], max_seq: u64) -> Option<&'a Item> {
     items.iter().find(|item| item.key == key && item.seq <= max_seq)
