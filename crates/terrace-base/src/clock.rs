@@ -14,8 +14,8 @@ pub trait Clock: Send + Sync + std::fmt::Debug {
     /// back.
     fn calendar(&self) -> Duration;
 
-    /// Waits for `duration`, awake if it is shorter than going to sleep and waking up takes; a manual clock moves ahead
-    /// instead.
+    /// Waits for `duration`; awake if it is shorter than going to sleep and waking up takes, and leaving the core to
+    /// threads that have work. A manual clock moves ahead instead.
     fn sleep(&self, duration: Duration);
 }
 
@@ -54,7 +54,7 @@ impl Clock for SystemClock {
         if duration < SHORTEST_SLEEP {
             let start = self.now();
             while self.now() - start < duration {
-                std::hint::spin_loop();
+                std::thread::yield_now();
             }
             return;
         }

@@ -47,6 +47,9 @@ pub enum Access {
     Direct,
 }
 
+/// Syncs of a file that is written by calls before it has room.
+pub(crate) const SYNCS_BEFORE_ROOM: u32 = 2;
+
 /// How a file with room is appended to. It changes the costs, and not the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
@@ -173,6 +176,10 @@ pub trait WriteFile: Send + Debug {
     /// Makes everything appended durable (`fdatasync`).
     fn sync(&mut self) -> Result<()>;
 
+    /// Has the system begin to write what was appended to the medium, so that the next `sync` has less to wait for. It is
+    /// no `sync`, and nothing is said of success.
+    fn start_sync(&mut self) {}
+
     /// Takes back the bytes that were appended behind byte `len`, after a failure too: a reader that opens the file
     /// later does not find them. After a power cut they may be there again until a later `sync` has succeeded. A file
     /// that had room keeps at most one byte of it, a zero: it is kept where the file's length would otherwise suggest
@@ -184,7 +191,7 @@ pub trait WriteFile: Send + Debug {
         Ok(())
     }
 
-    /// Whether there may be room behind the appended bytes, so that an append costs no system call.
+    /// Whether there may be room behind the appended bytes.
     fn has_room(&self) -> bool {
         false
     }

@@ -220,6 +220,10 @@ impl WriteFile for MeteredWrite {
         Ok(())
     }
 
+    fn start_sync(&mut self) {
+        self.inner.start_sync();
+    }
+
     fn cut(&mut self, len: u64) -> Result<()> {
         self.inner.cut(len)
     }

@@ -18,6 +18,9 @@ pub trait Segment: Send + Debug {
     /// Makes everything appended durable.
     fn sync(&mut self) -> Result<()>;
 
+    /// Has the medium begin with what the next `sync` waits for. Nothing is said of success.
+    fn start_sync(&mut self) {}
+
     /// Gives back the room behind the appended bytes.
     fn trim(&mut self) -> Result<()> {
         Ok(())
@@ -49,6 +52,10 @@ impl<S: Segment + ?Sized> Segment for Box<S> {
         (**self).sync()
     }
 
+    fn start_sync(&mut self) {
+        (**self).start_sync();
+    }
+
     fn trim(&mut self) -> Result<()> {
         (**self).trim()
     }
@@ -77,6 +84,10 @@ impl Segment for FileSegment {
 
     fn sync(&mut self) -> Result<()> {
         self.0.sync()
+    }
+
+    fn start_sync(&mut self) {
+        self.0.start_sync();
     }
 
     fn trim(&mut self) -> Result<()> {

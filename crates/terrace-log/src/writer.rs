@@ -194,12 +194,17 @@ impl<S: Segment> LogWriter<S> {
         self.sync()
     }
 
+    /// Has the medium begin with what the next [`sync`](Self::sync) waits for. Nothing is said of success.
+    pub fn start_sync(&mut self) {
+        self.segment.start_sync();
+    }
+
     /// Gives back the room behind the appended bytes, if there is any.
     pub fn trim(&mut self) -> Result<()> {
         self.segment.trim()
     }
 
-    /// Whether there may be room behind the appended bytes: then an append is a copy.
+    /// Whether there may be room behind the appended bytes.
     pub fn has_room(&self) -> bool {
         self.segment.has_room()
     }

@@ -293,6 +293,7 @@ impl<O: Handles> Nested<O> {
         if !self.inner.valid() {
             return Ok(());
         }
+        self.source.go_back();
         self.guard(|this| {
             this.in_block(BlockCursor::prev)?;
             this.skip_empty(Way::Back)

@@ -130,6 +130,11 @@ impl Source {
         }
     }
 
+    /// Notes that the cursor goes back.
+    pub fn go_back(&mut self) {
+        self.goes_on = false;
+    }
+
     fn load_behind(&self, handle: Handle) {
         if let Some(map) = self.table.map().filter(|_| self.fill_cache && self.kind == BlockKind::Data) {
             map.prefetch(handle.end(), handle.end() + handle.len.min(MOST_LOADED_BYTES));

@@ -11,9 +11,9 @@ use crate::memtable::hash::{HashTable, Overflow};
 /// The design of the memtables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Design {
-    /// A skiplist each.
+    /// An ordered list each.
     Skiplists,
-    /// One skiplist instead of all.
+    /// One ordered list instead of all.
     OneSkiplist,
     /// A hash table each, in ordinary pages.
     Hash,

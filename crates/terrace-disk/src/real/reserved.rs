@@ -26,20 +26,19 @@
 //!
 //! A file that is dropped keeps its room: the process may be dying, and the file may belong to another one by now.
 
-use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, FallocateFlags, StatxFlags};
+use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 use rustix::process::Resource;
 use terrace_base::{Error, ErrorKind, Result};
 
 use super::retry;
 use super::window::Window;
-use super::write::RealWriteFile;
-use crate::fs::{ROOM_UNIT_BYTES, Room, WriteFile};
+use super::write::{RealWriteFile, len_of};
+use crate::fs::{ROOM_UNIT_BYTES, Room, SYNCS_BEFORE_ROOM, WriteFile};
 
 /// Bytes that are reserved at a time, at least and at most.
 const LEAST_PIECE_BYTES: u64 = 64 << 10;
@@ -48,9 +47,6 @@ const MOST_PIECE_BYTES: u64 = 8 << 20;
 /// File systems on which a block that is reserved is there for every later store: ext4 (and those before it, which
 /// refuse to reserve), XFS, tmpfs.
 const STAYING_PUT: [u64; 3] = [0xEF53, 0x5846_5342, 0x0102_1994];
-
-/// The sync after which blocks are reserved for a file that is written by calls.
-const ROOM_FROM_SYNC: u32 = 2;
 
 /// Creates `path`, with room if that is possible.
 pub(super) fn create(path: &Path, room: Room) -> Result<Box<dyn WriteFile>> {
@@ -65,6 +61,8 @@ struct ReservedFile {
     room: Room,
     reserved: u64,
     window: Option<Window>,
+    /// Writes do not go behind the file's end.
+    writes_in_place: bool,
     syncs: u32,
     /// The file was made a plain one.
     is_plain: bool,
@@ -80,7 +78,15 @@ enum NoRoom {
 
 impl ReservedFile {
     fn new(file: RealWriteFile, room: Room) -> Self {
-        ReservedFile { file, room, reserved: 0, window: None, syncs: 0, is_plain: false }
+        ReservedFile {
+            file,
+            room,
+            reserved: 0,
+            window: None,
+            writes_in_place: false,
+            syncs: 0,
+            is_plain: false,
+        }
     }
 
     /// Makes room for `bytes` more.
@@ -88,9 +94,22 @@ impl ReservedFile {
         let end = self.file.len + bytes;
         match self.room {
             Room::Mapped => self.prepare_window(end),
-            Room::Called if self.syncs < ROOM_FROM_SYNC => Ok(()),
-            Room::Called => self.reserve(end + 1),
+            Room::Called if self.syncs < SYNCS_BEFORE_ROOM => Ok(()),
+            Room::Called => {
+                self.reserve(end + 1)?;
+                self.write_in_place(true)
+            }
         }
+    }
+
+    /// Has writes go where they are told to, in front of the file's end, or behind it again.
+    fn write_in_place(&mut self, is_wanted: bool) -> Result<(), NoRoom> {
+        if self.room == Room::Called && is_wanted != self.writes_in_place {
+            let flags = if is_wanted { OFlags::empty() } else { OFlags::APPEND };
+            rustix::fs::fcntl_setfl(&self.file.file, flags)?;
+            self.writes_in_place = is_wanted;
+        }
+        Ok(())
     }
 
     /// Maps the file up to byte `end` and makes it ready to be stored to.
@@ -155,6 +174,7 @@ impl ReservedFile {
         self.check()?;
         self.window = None;
         self.is_plain = true;
+        let _ = self.write_in_place(false);
         self.shorten()
     }
 
@@ -181,8 +201,8 @@ impl ReservedFile {
         let outcome = self.file.append(data);
         match &outcome {
             Ok(()) => self.reserved = self.reserved.max(self.file.len),
-            // What was written of it was taken back, with the room.
-            Err(_) => (self.reserved, self.is_plain) = (self.file.len, true),
+            // What was written of it was taken back, with the room; or the file has failed.
+            Err(_) => self.cut(self.file.len)?,
         }
         outcome
     }
@@ -209,9 +229,7 @@ impl ReservedFile {
 
     /// Refuses all further appends, since a store has faulted or the file was cut.
     fn fail(&mut self) -> Error {
-        let why = io::Error::other(
-            "the file could not be written through its mapping: an I/O error, or it was cut",
-        );
+        let why = io::Error::other("the file was cut, or could not be written through its mapping");
         self.file.failed.get_or_insert(Error::io(&self.file.path, "write", why)).clone()
     }
 }
@@ -244,16 +262,22 @@ impl WriteFile for ReservedFile {
         Ok(())
     }
 
+    fn start_sync(&mut self) {
+        self.file.start_sync();
+    }
+
     /// A mapping that has faulted cannot be used, so the bytes that are taken back are cut off.
     fn cut(&mut self, len: u64) -> Result<()> {
         if self.has_failed() {
             self.fail();
         }
         (self.window, self.is_plain) = (None, true);
+        // Where that is refused writes go on to be told their place.
+        let _ = self.write_in_place(false);
         let found = len_of(&self.file.file).map_err(|e| Error::io(&self.file.path, "stat", e))?;
         // If somebody has cut the file shorter, it must not be filled with zeros.
         let len = len.min(self.file.len);
-        if len < found {
+        if len <= found {
             self.truncate(len)?;
             if len.is_multiple_of(ROOM_UNIT_BYTES) {
                 self.truncate(len + 1)?;
@@ -289,15 +313,6 @@ impl From<Errno> for NoRoom {
 /// The longest file that this process may have: asking for more is answered by a signal.
 pub(super) fn length_limit() -> u64 {
     rustix::process::getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX)
-}
-
-/// The length of `file`, and nothing else of it: since Linux 6.13 whoever asks for times has the next store set new ones,
-/// and then the next `fdatasync` may write the inode, too, which makes it half as long again.
-fn len_of(file: &File) -> io::Result<u64> {
-    match rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::SIZE) {
-        Ok(stat) => Ok(stat.stx_size),
-        Err(_) => file.metadata().map(|found| found.len()),
-    }
 }
 
 #[cfg(test)]

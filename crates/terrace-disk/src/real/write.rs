@@ -2,9 +2,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Advice, AtFlags, StatxFlags};
 use terrace_base::{Error, Result};
 
 use super::retry;
@@ -18,6 +20,8 @@ pub(super) struct RealWriteFile {
     pub(super) path: PathBuf,
     pub(super) len: u64,
     pub(super) failed: Option<Error>,
+    /// Bytes that the system was asked to write to the medium.
+    started: u64,
 }
 
 impl RealWriteFile {
@@ -25,21 +29,22 @@ impl RealWriteFile {
         let file = OpenOptions::new()
             // A file that is mapped to be written must be open for reading, too.
             .read(true)
-            .write(true)
+            .append(true)
             .create_new(true)
             .open(path)
             .map_err(|e| Error::io(path, "create", e))?;
-        Ok(RealWriteFile { file, path: path.to_path_buf(), len: 0, failed: None })
+        Ok(RealWriteFile { file, path: path.to_path_buf(), len: 0, failed: None, started: 0 })
     }
 
     pub(super) fn usable(&self) -> Result<()> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Takes back a part of a failed append. If even that fails the file ends in bytes that nobody appended, so it must
-    /// take no more.
+    /// Takes back a part of a failed append. If even that fails the file ends in bytes that nobody appended, and if it is
+    /// shorter than what was appended somebody has cut it: then it must take no more.
     fn take_back(&mut self, error: Error) -> Error {
-        if retry(|| rustix::fs::ftruncate(&self.file, self.len)).is_err() {
+        let is_whole = len_of(&self.file).is_ok_and(|found| found >= self.len);
+        if !is_whole || retry(|| rustix::fs::ftruncate(&self.file, self.len)).is_err() {
             self.failed = Some(error.clone());
         }
         error
@@ -67,6 +72,17 @@ impl WriteFile for RealWriteFile {
         })
     }
 
+    /// Advice that the pages will not be needed begins to write those that have changed, and drops none before it is
+    /// written. The last page is left alone: what is appended to it next could have to wait for it.
+    fn start_sync(&mut self) {
+        let page = rustix::param::page_size() as u64;
+        let to = self.len / page * page;
+        if let Some(len) = NonZeroU64::new(to.saturating_sub(self.started)) {
+            let _ = rustix::fs::fadvise(&self.file, self.started, Some(len), Advice::DontNeed);
+            self.started = to;
+        }
+    }
+
     fn cut(&mut self, len: u64) -> Result<()> {
         let len = len.min(self.len);
         retry(|| rustix::fs::ftruncate(&self.file, len))
@@ -84,7 +100,8 @@ impl WriteFile for RealWriteFile {
     }
 }
 
-/// Writes to `file`, beginning at byte `at`.
+/// Writes to `file`, beginning at byte `at`. While the file is open to append, which is as it is created, the system writes
+/// at its end instead: that is the same place unless somebody has cut the file, which is then noticed by its length.
 struct Behind<'a> {
     file: &'a File,
     at: u64,
@@ -99,6 +116,15 @@ impl Write for Behind<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// The length of `file`, and nothing else of it: since Linux 6.13 whoever asks for times has the next store set new ones,
+/// and then the next `fdatasync` may write the inode, too, which makes it half as long again.
+pub(super) fn len_of(file: &File) -> io::Result<u64> {
+    match rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::SIZE) {
+        Ok(stat) => Ok(stat.stx_size),
+        Err(_) => file.metadata().map(|found| found.len()),
     }
 }
 

@@ -11,7 +11,7 @@ use super::content::Content;
 use super::fault::FsEvent;
 use super::state::FileId;
 use super::{Disk, Shared};
-use crate::fs::{FileLock, ROOM_UNIT_BYTES, ReadFile, WriteFile};
+use crate::fs::{FileLock, ROOM_UNIT_BYTES, ReadFile, Room, SYNCS_BEFORE_ROOM, WriteFile};
 use crate::maps::{Mapping, Trial};
 use crate::real::region::Region;
 
@@ -38,18 +38,21 @@ pub(super) struct SimWriteFile {
     /// Whether room is made behind the appended bytes.
     has_room: bool,
     had_room: bool,
+    /// Syncs until it is.
+    syncs_before_room: u32,
 }
 
 impl SimWriteFile {
-    pub(super) fn new(shared: Arc<Shared>, id: FileId, path: &Path, has_room: bool) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, id: FileId, path: &Path, room: Option<Room>) -> Self {
         SimWriteFile {
             shared,
             id,
             path: path.to_path_buf(),
             len: 0,
             failed: None,
-            has_room,
-            had_room: has_room,
+            has_room: room.is_some(),
+            had_room: room.is_some(),
+            syncs_before_room: if room == Some(Room::Called) { SYNCS_BEFORE_ROOM } else { 0 },
         }
     }
 
@@ -83,7 +86,7 @@ impl SimWriteFile {
         if missing > free {
             return Err(Error::NoSpace { path: self.path.clone() });
         }
-        if !self.has_room {
+        if !self.has_room || self.syncs_before_room > 0 {
             return Ok(());
         }
         let (len, needed) = (inode.len(), (inode.len() + missing).next_multiple_of(ROOM_UNIT_BYTES));
@@ -148,6 +151,7 @@ impl WriteFile for SimWriteFile {
         self.usable()?;
         let synced = self.shared.sync(&self.path, true, |_| Ok(self.id));
         self.failed = synced.as_ref().err().cloned();
+        self.syncs_before_room = self.syncs_before_room.saturating_sub(1);
         synced
     }
 

@@ -317,13 +317,13 @@ impl SimFs {
 impl Fs for SimFs {
     fn create(&self, path: &Path) -> Result<Box<dyn WriteFile>> {
         let id = self.create_file(path)?;
-        Ok(Box::new(file::SimWriteFile::new(self.shared.clone(), id, path, false)))
+        Ok(Box::new(file::SimWriteFile::new(self.shared.clone(), id, path, None)))
     }
 
-    fn create_reserved(&self, path: &Path, _room: Room) -> Result<Box<dyn WriteFile>> {
+    fn create_reserved(&self, path: &Path, room: Room) -> Result<Box<dyn WriteFile>> {
         let id = self.create_file(path)?;
-        let has_room = !self.shared.disk.lock().state.without_room;
-        Ok(Box::new(file::SimWriteFile::new(self.shared.clone(), id, path, has_room)))
+        let room = Some(room).filter(|_| !self.shared.disk.lock().state.without_room);
+        Ok(Box::new(file::SimWriteFile::new(self.shared.clone(), id, path, room)))
     }
 
     fn open_blocks(&self, path: &Path, is_new: bool) -> Result<Arc<dyn BlockFile>> {

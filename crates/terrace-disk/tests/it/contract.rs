@@ -236,12 +236,12 @@ fn a_toll_is_told_of_all_that_was_done_and_of_nothing_else() {
     assert_eq!(told, [writes, reads].concat());
 }
 
-/// The bytes of the file at `path`, behind which there are only zeros.
 fn everywhere_with_room(test: impl Fn(&dyn Fs, &Path, Room)) {
     everywhere(|fs, dir| test(fs, dir, Room::Mapped));
     everywhere(|fs, dir| test(fs, dir, Room::Called));
 }
 
+/// The bytes of the file at `path`, behind which there are only zeros.
 fn assert_begins(fs: &dyn Fs, path: &Path, bytes: &[u8]) {
     let found = fs.read(path).unwrap();
     assert!(found.starts_with(bytes) && found[bytes.len()..].iter().all(|&byte| byte == 0));

@@ -62,7 +62,9 @@ impl Model {
             Op::Create(n) if !self.names.contains_key(&path(*n)) => {
                 let has_room = n % 2 == 1;
                 let handle = match has_room {
-                    true => fs.create_reserved(&path(*n), Room::Mapped).unwrap(),
+                    true => fs
+                        .create_reserved(&path(*n), if n % 4 == 1 { Room::Mapped } else { Room::Called })
+                        .unwrap(),
                     false => fs.create(&path(*n)).unwrap(),
                 };
                 self.names.insert(path(*n), self.files.len());

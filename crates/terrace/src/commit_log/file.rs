@@ -14,6 +14,9 @@ use super::record::LogRecord;
 use crate::core::Core;
 use crate::manifest::FileName;
 
+/// Bytes of a log that will be synced as a whole, and that the medium is asked to begin with at a time.
+const STARTED_BYTES: u64 = 1 << 20;
+
 /// The state of a log after a failed operation.
 #[derive(Debug)]
 pub(super) enum Failure {
@@ -37,6 +40,8 @@ pub(super) struct FileLog {
     writer: LogWriter<FileSegment>,
     good: u64,
     unsynced: bool,
+    /// Bytes that the medium was asked to begin with.
+    started: u64,
     /// Encoded records not yet handed over, with their ends.
     buffered: Vec<u8>,
     ends: Vec<usize>,
@@ -71,7 +76,7 @@ impl FileLog {
                 writer.append(&first.bytes())?;
                 let good = writer.len();
                 let (buffered, ends) = (Vec::new(), Vec::new());
-                Ok(FileLog { number, writer, good, unsynced: true, buffered, ends })
+                Ok(FileLog { number, writer, good, unsynced: true, started: 0, buffered, ends })
             },
         )
     }
@@ -129,6 +134,14 @@ impl FileLog {
         self.acknowledge();
         self.unsynced = false;
         Ok(())
+    }
+
+    /// Has the medium begin with what a sync would wait for, once that is much.
+    pub fn start_sync(&mut self) {
+        if self.writer.len() - self.started >= STARTED_BYTES {
+            self.writer.start_sync();
+            self.started = self.writer.len();
+        }
     }
 
     /// Whether it has room behind its records.

@@ -283,7 +283,13 @@ impl CommitLog {
             "the manifest knows a log before its first group"
         );
         host.logged_from(log.number());
-        log.append(record, self.policy.buffer_bytes, sync)
+        log.append(record, self.policy.buffer_bytes, sync)?;
+        if let Log::File(log) = log
+            && self.policy.each_complete
+        {
+            log.start_sync();
+        }
+        Ok(())
     }
 
     /// Makes sure that there is a log to write to; one in the pool has room for a record of `bytes`.

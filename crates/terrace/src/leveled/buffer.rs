@@ -2,7 +2,7 @@
 //!
 //! | seam | what it provides | `lsm` |
 //! |---|---|---|
-//! | [`Memtable`] | the contents that are read first and flushed | a skiplist in DRAM |
+//! | [`Memtable`] | the contents that are read first and flushed | a list in DRAM |
 //! | [`WriteBuffer`] | making a group durable before it is in a memtable, and dropping logs after a flush | the commit log |
 //! | [`Stage`] | the outputs of a flush, and the part between memtables and level 0 | runs of level 0; nothing |
 //!

@@ -9,7 +9,7 @@ use terrace_base::Result;
 use terrace_table::{Cursor, Kind};
 
 use super::Inner;
-use super::node::{MAX_HEIGHT, Node, NodeRef, Sought};
+use super::node::{Node, NodeRef, Sought};
 
 /// A position in a memtable, which it keeps alive. It may or may not meet what is inserted meanwhile.
 #[derive(Debug, Clone)]
@@ -45,7 +45,7 @@ impl Cursor for MemCursor {
     }
 
     fn seek_first(&mut self) -> Result<()> {
-        self.node = self.list.first(0).map(NodeRef::pointer);
+        self.node = self.list.first().map(NodeRef::pointer);
         Ok(())
     }
 
@@ -61,20 +61,22 @@ impl Cursor for MemCursor {
 
     fn seek_back(&mut self, key: &[u8], seq: u64) -> Result<()> {
         let sought = Sought::new(key, seq);
-        let (before, next) = self.list.around(&sought, &mut [None; MAX_HEIGHT]);
+        let (before, next) = self.list.around(&sought);
         let equal = next.filter(|node| node.order(&sought) == Ordering::Equal);
         self.node = equal.or(before).map(NodeRef::pointer);
         Ok(())
     }
 
     fn next(&mut self) -> Result<()> {
-        let next = self.node().and_then(|node| self.list.after(node, 0)).map(NodeRef::pointer);
-        self.node = next;
+        let next = self.node().and_then(|node| self.list.after(node));
+        // Nodes lie apart, so that each would be waited for.
+        next.into_iter().for_each(NodeRef::load_next);
+        self.node = next.map(NodeRef::pointer);
         Ok(())
     }
 
     fn prev(&mut self) -> Result<()> {
-        let before = self.node().and_then(|node| self.list.before(&Sought::new(node.key(), node.seq())));
+        let before = self.node().and_then(|node| self.list.before(&node.sought()));
         let before = before.map(NodeRef::pointer);
         self.node = before;
         Ok(())

@@ -1,32 +1,26 @@
-//! A node of the list: head, links, key, value, all in one piece of the arena.
-//!
-//! ```text
-//!   Node | next[0] .. next[height - 1] | key | value
-//! ```
+//! A node of the list: head, key, value, all in one piece of the arena.
 
 use std::cmp::Ordering;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::atomic::AtomicPtr;
+use std::sync::atomic::{self, AtomicPtr};
 
-use terrace_base::prefix;
+use terrace_base::{prefetch, prefix};
 use terrace_table::Kind;
 
 use super::arena::Arena;
 
-/// Most links of a node; with a quarter of the nodes on each level in the next, enough for 4^14.
-pub(super) const MAX_HEIGHT: usize = 14;
-
-/// The fixed part of a node. Immutable once the node is linked, except for its links.
+/// The fixed part of a node; the key follows, and then the value. Immutable once the node is in the list, except for its
+/// link.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Node {
     /// The key's first eight bytes as a number, so that most comparisons look no further.
     prefix: u64,
     seq: u64,
+    next: AtomicPtr<Node>,
     key_len: u32,
     value_len: u32,
-    height: u8,
     kind: Kind,
 }
 
@@ -37,8 +31,7 @@ pub(super) struct NodeRef<'a> {
     of: PhantomData<&'a Node>,
 }
 
-const LINKS_AT: usize = size_of::<Node>();
-const _: () = assert!(LINKS_AT.is_multiple_of(align_of::<AtomicPtr<Node>>()));
+const KEY_AT: usize = size_of::<Node>();
 
 /// A key with its first bytes as a number.
 #[derive(Debug, Clone, Copy)]
@@ -52,6 +45,10 @@ impl<'a> Sought<'a> {
     pub fn new(key: &'a [u8], seq: u64) -> Self {
         Sought { prefix: prefix::head(key), key, seq }
     }
+
+    pub fn prefix(&self) -> u64 {
+        self.prefix
+    }
 }
 
 /// The content of a new node.
@@ -63,27 +60,22 @@ pub(super) struct Content<'a> {
     pub value: &'a [u8],
 }
 
-/// A node in `arena`, with links that lead nowhere.
-pub(super) fn create(arena: &mut Arena, content: Content<'_>, height: usize) -> NonNull<Node> {
+/// A node in `arena` that leads to `next`.
+pub(super) fn create(arena: &mut Arena, content: Content<'_>, next: *mut Node) -> NonNull<Node> {
     let Content { key, seq, kind, value } = content;
-    let links = height * size_of::<AtomicPtr<Node>>();
-    let place = arena.allocate(LINKS_AT + links + key.len() + value.len());
+    let place = arena.allocate(KEY_AT + key.len() + value.len());
     let node = place.cast::<Node>();
-    // SAFETY: the place is new, long enough for all parts and aligned for the head, and thereby for the links
-    // after it; key and value are bytes.
+    // SAFETY: the place is new, long enough for all parts and aligned for the head; key and value are bytes.
     unsafe {
         node.write(Node {
             prefix: prefix::head(key),
             seq,
+            next: AtomicPtr::new(next),
             key_len: key.len() as u32,
             value_len: value.len() as u32,
-            height: height as u8,
             kind,
         });
-        for level in 0..height {
-            place.add(LINKS_AT).cast::<AtomicPtr<Node>>().add(level).write(AtomicPtr::default());
-        }
-        let key_at = place.add(LINKS_AT + links);
+        let key_at = place.add(KEY_AT);
         key_at.copy_from_nonoverlapping(NonNull::from(key).cast(), key.len());
         key_at.add(key.len()).copy_from_nonoverlapping(NonNull::from(value).cast(), value.len());
     }
@@ -102,36 +94,40 @@ impl<'a> NodeRef<'a> {
     }
 
     fn head(self) -> &'a Node {
-        // SAFETY: the promise to `new`; the head does not change.
+        // SAFETY: the promise to `new`; of the head only the link changes, which is atomic.
         unsafe { self.node.as_ref() }
-    }
-
-    pub fn height(self) -> usize {
-        usize::from(self.head().height)
     }
 
     pub fn seq(self) -> u64 {
         self.head().seq
     }
 
+    /// Its key and sequence number, to be sought.
+    pub fn sought(self) -> Sought<'a> {
+        Sought { prefix: self.head().prefix, key: self.key(), seq: self.seq() }
+    }
+
     pub fn kind(self) -> Kind {
         self.head().kind
     }
 
-    /// The link on `level`, which must be below the node's height.
-    pub fn link(self, level: usize) -> &'a AtomicPtr<Node> {
-        assert!(level < self.height(), "a link that the node does not have");
-        // SAFETY: the head is followed by as many links as the height says; the arena lives for `'a`.
-        unsafe { self.node.cast::<u8>().add(LINKS_AT).cast::<AtomicPtr<Node>>().add(level).as_ref() }
+    /// The link to the next node.
+    pub fn link(self) -> &'a AtomicPtr<Node> {
+        &self.head().next
+    }
+
+    /// Starts loading the next node.
+    pub fn load_next(self) {
+        prefetch::line(self.link().load(atomic::Ordering::Relaxed));
     }
 
     pub fn key(self) -> &'a [u8] {
         // SAFETY: the key lies there, written before the node was linked and not changed since.
-        unsafe { self.bytes(self.key_at(), self.head().key_len) }
+        unsafe { self.bytes(KEY_AT, self.head().key_len) }
     }
 
     pub fn value(self) -> &'a [u8] {
-        let at = self.key_at() + self.head().key_len as usize;
+        let at = KEY_AT + self.head().key_len as usize;
         // SAFETY: as for the key.
         unsafe { self.bytes(at, self.head().value_len) }
     }
@@ -148,10 +144,6 @@ impl<'a> NodeRef<'a> {
             decided => return decided,
         };
         by_key.then(sought.seq.cmp(&head.seq))
-    }
-
-    fn key_at(self) -> usize {
-        LINKS_AT + self.height() * size_of::<AtomicPtr<Node>>()
     }
 
     /// # Safety

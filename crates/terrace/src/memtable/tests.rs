@@ -68,6 +68,111 @@ proptest! {
     }
 }
 
+/// Thousands of keys, so that the guide has several levels: in order, in the opposite one, in none, at both ends, and such
+/// that only the bytes behind the eighth tell apart.
+#[test]
+fn long_lists_are_in_order_however_they_grew() {
+    const KEYS: u64 = 20_000;
+    let mixed = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let orders: [&dyn Fn(u64) -> Vec<u8>; 7] = [
+        &|i| i.to_be_bytes().to_vec(),
+        &|i| (KEYS - i).to_be_bytes().to_vec(),
+        &|i| mixed(i).to_be_bytes().to_vec(),
+        &|i| if i % 2 == 0 { i } else { u64::MAX - i }.to_be_bytes().to_vec(),
+        &|i| [&b"the same "[..], &mixed(i).to_be_bytes()].concat(),
+        &|i| (mixed(i) >> 60).to_be_bytes().to_vec(),
+        &|i| [&[0xff; 9][..], &(i % 3000).to_be_bytes()].concat(),
+    ];
+    for (order, key_of) in orders.iter().enumerate() {
+        let list = MemList::new(1 << 20);
+        let mut sorted = Vec::new();
+        for seq in 1..=KEYS {
+            let key = key_of(seq);
+            list.writer().insert(&key, seq, Kind::Put, &seq.to_le_bytes());
+            sorted.push((key, std::cmp::Reverse(seq)));
+        }
+        assert_eq!(list.check(), Vec::<String>::new(), "order {order}");
+        sorted.sort();
+        let mut found = Vec::new();
+        let mut note = |key: &[u8], seq| found.push((key.to_vec(), std::cmp::Reverse(seq)));
+        list.visit(|key, seq, _, _| {
+            note(key, seq);
+            Ok(())
+        })
+        .unwrap();
+        assert!(found == sorted, "order {order}");
+        let mut cursor = list.cursor();
+        cursor.seek_last().unwrap();
+        for (key, seq) in sorted.iter().rev() {
+            assert_eq!((cursor.key(), cursor.seq()), (&key[..], seq.0));
+            assert_eq!(list.get(key, seq.0).map(|v| v.seq), Some(seq.0));
+            cursor.prev().unwrap();
+        }
+        assert!(!cursor.valid());
+    }
+}
+
+/// A gap between two full pages takes key after key, from its upper end on: no page may be made for each.
+#[test]
+fn a_gap_that_fills_takes_no_page_for_each_key() {
+    let ascending = |i: u64| [&i.to_be_bytes()[..], &[0]].concat();
+    let gaps: [&dyn Fn(u64) -> Vec<u8>; 3] = [
+        &|_| 64u64.to_be_bytes().to_vec(),
+        &|i| [&64u64.to_be_bytes()[..], &(u64::MAX - i).to_be_bytes()].concat(),
+        &|i| (64 * (i % 100)).to_be_bytes().to_vec(),
+    ];
+    for (gap, key_of) in gaps.iter().enumerate() {
+        let list = MemList::new(1 << 20);
+        (1..=20_000).for_each(|seq| list.writer().insert(&ascending(seq), seq, Kind::Put, b""));
+        (20_001..60_000).for_each(|seq| list.writer().insert(&key_of(seq), seq, Kind::Put, b""));
+        assert_eq!(list.check(), Vec::<String>::new(), "gap {gap}");
+        let (held, told) = (list.dram_bytes(), list.bytes_used());
+        assert!(held < told * 3 / 2, "gap {gap}: {held} bytes held, {told} told");
+    }
+}
+
+/// Readers beside the growth of all levels meet everything that was there before they began, in order.
+#[test]
+fn readers_beside_splits_miss_nothing() {
+    const KEYS: u64 = 60_000;
+    let key = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+    let list = MemList::new(1 << 20);
+    let written = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for seq in 1..=KEYS {
+                list.writer().insert(&key(seq), seq, Kind::Put, b"");
+                written.store(seq, Ordering::Release);
+            }
+        });
+        for reader in 1..3u64 {
+            let (list, written) = (&list, &written);
+            scope.spawn(move || {
+                let mut rng = terrace_base::rng::Rng::new(reader);
+                let mut last = 0;
+                while last < KEYS {
+                    last = written.load(Ordering::Acquire);
+                    if last == 0 {
+                        continue;
+                    }
+                    let any = key(1 + rng.below(last));
+                    assert!(list.get(&any, last).is_some());
+                    let mut cursor = list.cursor();
+                    match rng.below(3) {
+                        0 => cursor.seek(&any, u64::MAX).unwrap(),
+                        1 => cursor.seek_back(&any, 0).unwrap(),
+                        _ => cursor.seek_last().unwrap(),
+                    }
+                    let here = cursor.key().to_vec();
+                    cursor.prev().unwrap();
+                    assert!(!cursor.valid() || cursor.key() < &here[..]);
+                }
+            });
+        }
+    });
+    assert_eq!((list.check(), list.entries()), (Vec::<String>::new(), KEYS));
+}
+
 #[test]
 fn readers_see_what_was_written_before_they_look() {
     let list = MemList::new(1 << 20);

@@ -8,9 +8,9 @@ use super::settings::{BLOCK_BYTES, Choice, EngineOptions, FILTER_BITS, GIB, KIB,
 pub enum BucketMemtableKind {
     /// A hash table: the cheapest to write to. A range read sorts what it meets there.
     Hash,
-    /// A skiplist: always in order.
+    /// A list that is always in order; a skiplist in the paper, here with a B+-tree over its nodes.
     Skiplist,
-    /// A hash table, and a skiplist while many ranges are read.
+    /// A hash table, and such a list while many ranges are read.
     #[default]
     Adaptive,
 }

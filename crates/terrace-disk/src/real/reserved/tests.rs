@@ -144,7 +144,7 @@ fn a_file_that_is_cut_fails_where_no_store_meets_it() {
         OpenOptions::new().write(true).open(&path).unwrap().set_len(cut_to).unwrap();
         let error = file.append(&vec![2; then]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Io);
-        assert!(error.to_string().contains("it was cut"), "{error}");
+        assert!(error.to_string().contains("was cut"), "{error}");
         assert!(file.append(b"again").is_err() && file.sync().is_err() && file.trim().is_err());
         assert_eq!(std::fs::metadata(&path).unwrap().len(), cut_to, "it is not made longer");
     }
@@ -174,18 +174,52 @@ fn a_page_that_is_gone_behind_the_first_is_found_too() {
     assert_eq!(std::fs::read(&path).unwrap(), [&b"first "[..], &[7; 3000]].concat());
 }
 
-/// Writes by calls reach behind an end that somebody has moved. No sync that follows acknowledges them.
+/// Writes by calls reach behind an end that somebody has moved. No sync that follows acknowledges them, before there is
+/// room and after.
 #[test]
 fn a_file_written_by_calls_that_is_cut_fails_at_its_next_sync_or_end() {
     for (cut_to, then) in [(0, 7), (3, 7), (4096, 9000), (0, LEAST_PIECE_BYTES as usize - 7), (3, 100_000)] {
-        for is_trimmed in [false, true] {
-            let Some((_dir, path, mut file)) = file_of(Room::Called) else { return };
+        for (is_trimmed, has_synced) in [(false, false), (false, true), (true, false), (true, true)] {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("f");
+            let mut file = create(&path, Room::Called).unwrap();
+            for _ in 0..3 {
+                file.append(&[1; 3000]).unwrap();
+                if has_synced {
+                    file.sync().unwrap();
+                }
+            }
+            if !file.has_room() {
+                return;
+            }
             OpenOptions::new().write(true).open(&path).unwrap().set_len(cut_to).unwrap();
             let appended = file.append(&vec![2; then]);
             let ended = if is_trimmed { file.trim() } else { file.sync() };
-            assert!(appended.is_err() || ended.is_err(), "{cut_to} {then}");
-            assert!(file.append(b"again").is_err() && file.sync().is_err() && file.trim().is_err());
+            let case = (cut_to, then, is_trimmed, has_synced);
+            assert!(appended.is_err() || ended.is_err(), "{case:?}");
+            assert!(
+                file.append(b"again").is_err() && file.sync().is_err() && file.trim().is_err(),
+                "{case:?}"
+            );
         }
+    }
+}
+
+/// Also where what was appended ends with a page, and nothing has to be cut.
+#[test]
+fn a_file_that_is_left_as_it_is_has_no_room_either() {
+    for room in [Room::Mapped, Room::Called] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        let mut file = create(&path, room).unwrap();
+        file.append(&vec![1; LEAST_PIECE_BYTES as usize]).unwrap();
+        if !file.has_room() {
+            return;
+        }
+        file.cut(file.len()).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), LEAST_PIECE_BYTES + 1);
+        file.append(b"and on").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap()[LEAST_PIECE_BYTES as usize..], *b"and on");
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   write ──▶ commit log (PM, or a file)
-//!         └─▶ memtable (skiplist in DRAM) ──flush──▶ level 0 ──compaction──▶ level 1 .. the last
+//!         └─▶ memtable (list in DRAM) ──flush──▶ level 0 ──compaction──▶ level 1 .. the last
 //! ```
 //!
 //! It consists of the [leveled core](crate::leveled). This folder has the choices of this design: memtables

@@ -1,4 +1,4 @@
-//! A bucket's memtable: a hash table, or a skiplist if ranges are read often.
+//! A bucket's memtable: a hash table, or an ordered list if ranges are read often.
 //!
 //! 1. It takes only keys of its range. Its contents belong to the bucket that it was made for, or to those
 //!    into which that bucket was split or joined since.
@@ -89,7 +89,7 @@ impl Drop for BucketMemtable {
 }
 
 impl BucketMemtable {
-    /// An empty memtable of the keys from `lower` to `upper`, a skiplist for about `list_bytes` if that is wanted.
+    /// An empty memtable of the keys from `lower` to `upper`, an ordered list for about `list_bytes` if that is wanted.
     pub fn new(
         memory: &Arc<Memory>,
         (lower, upper): (&[u8], Option<&[u8]>),

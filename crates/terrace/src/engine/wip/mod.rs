@@ -269,7 +269,7 @@ impl Wip {
         BucketMemtable::new(&self.memory, range, in_order.then(|| self.list_bytes()))
     }
 
-    /// The bytes that a skiplist is made for. It allocates parts of that, and if there are many buckets, the
+    /// The bytes that an ordered list is made for. It allocates parts of that, and if there are many buckets, the
     /// first parts of all their lists must be a small share of the memory.
     fn list_bytes(&self) -> u64 {
         let share = self.memtables_budget() / self.buckets.load().len() as u64;
