@@ -158,11 +158,11 @@ impl ReservedFile {
             }
             Err(e) => {
                 // A part of it may have been done.
-                let back = retry(|| rustix::fs::ftruncate(file, start));
+                if retry(|| rustix::fs::ftruncate(file, start)).is_err() {
+                    return Err(NoRoom::Refused(self.fail()));
+                }
                 match Error::io(&self.file.path, "reserve", e.into()) {
-                    error if error.kind() == ErrorKind::NoSpace && back.is_ok() => {
-                        Err(NoRoom::Refused(error))
-                    }
+                    error if error.kind() == ErrorKind::NoSpace => Err(NoRoom::Refused(error)),
                     _ => Err(NoRoom::Unmapped),
                 }
             }
@@ -275,15 +275,17 @@ impl WriteFile for ReservedFile {
         // Where that is refused writes go on to be told their place.
         let _ = self.write_in_place(false);
         let found = len_of(&self.file.file).map_err(|e| Error::io(&self.file.path, "stat", e))?;
-        // If somebody has cut the file shorter, it must not be filled with zeros.
         let len = len.min(self.file.len);
-        if len <= found {
-            self.truncate(len)?;
-            if len.is_multiple_of(ROOM_UNIT_BYTES) {
-                self.truncate(len + 1)?;
-            }
+        if found < len {
+            // Somebody has cut the file shorter. It must not be filled with zeros.
+            self.fail();
+            return Ok(());
         }
+        self.truncate(len)?;
         self.file.len = len;
+        if len.is_multiple_of(ROOM_UNIT_BYTES) {
+            self.truncate(len + 1)?;
+        }
         Ok(())
     }
 

@@ -2,11 +2,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Advice, AtFlags, StatxFlags};
+use rustix::fs::{AtFlags, StatxFlags};
 use terrace_base::{Error, Result};
 
 use super::retry;
@@ -72,15 +71,18 @@ impl WriteFile for RealWriteFile {
         })
     }
 
-    /// Advice that the pages will not be needed begins to write those that have changed, and drops none before it is
-    /// written. The last page is left alone: what is appended to it next could have to wait for it.
+    /// The last page is left alone: what is appended to it next could have to wait for it. An error fails the file, since
+    /// the next sync need not tell it again.
     fn start_sync(&mut self) {
         let page = rustix::param::page_size() as u64;
         let to = self.len / page * page;
-        if let Some(len) = NonZeroU64::new(to.saturating_sub(self.started)) {
-            let _ = rustix::fs::fadvise(&self.file, self.started, Some(len), Advice::DontNeed);
-            self.started = to;
+        if to <= self.started || self.failed.is_some() {
+            return;
         }
+        if let Err(e) = begin_writing(&self.file, self.started, to - self.started) {
+            self.failed = Some(Error::io(&self.path, "write", e));
+        }
+        self.started = to;
     }
 
     fn cut(&mut self, len: u64) -> Result<()> {
@@ -117,6 +119,26 @@ impl Write for Behind<'_> {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Has the system begin to write the `len` bytes of `file` from `from` on to the medium, if it knows how.
+#[cfg(target_os = "linux")]
+fn begin_writing(file: &File, from: u64, len: u64) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    let (fd, from, len) = (file.as_raw_fd(), from as libc::off64_t, len as libc::off64_t);
+    // SAFETY: a call with numbers alone, of which the descriptor is open for as long as the file is borrowed.
+    if unsafe { libc::sync_file_range(fd, from, len, libc::SYNC_FILE_RANGE_WRITE) } == 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error() {
+        e if matches!(e.raw_os_error(), Some(libc::EIO | libc::ENOSPC | libc::EDQUOT)) => Err(e),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn begin_writing(_file: &File, _from: u64, _len: u64) -> io::Result<()> {
+    Ok(())
 }
 
 /// The length of `file`, and nothing else of it: since Linux 6.13 whoever asks for times has the next store set new ones,

@@ -7,7 +7,7 @@
 //!
 //! 1. Every node here is in the list.
 //! 2. While nobody adds nodes, each node of the list is in one leaf, all in order. Entry `i` of an inner page is the
-//!    first node below child `i`; only to the first child of a level smaller ones may have been added since.
+//!    first node below child `i`; but for the first entry of a level, below which smaller ones may have been added since.
 //! 3. A page is complete before a pointer leads to it. None is removed before the arena is.
 //! 4. Whatever was found once can be found at any time after: the upper half of a page is cut off once another page with
 //!    it can be reached.
@@ -118,14 +118,17 @@ impl<'a> PageRef<'a> {
         self.page().prefixes[i].load(Ordering::Acquire)
     }
 
-    /// The number of entries that come before `sought`.
+    /// The number of entries that come before `sought`. The first of an inner page always does: smaller nodes may have
+    /// been added below it.
     fn count_before(self, sought: &Sought<'_>) -> usize {
         let (len, prefix) = (self.len(), sought.prefix());
-        let smaller = partition(0, len, |i| self.prefix(i) < prefix);
-        if smaller == len || self.prefix(smaller) != prefix {
+        let first = len.min(usize::from(self.page().height > 0));
+        let smaller = partition(first, len, |i| self.prefix(i) < prefix);
+        if smaller == len || self.prefix(smaller) > prefix {
             return smaller;
         }
-        let same = partition(smaller, len, |i| self.prefix(i) == prefix);
+        // What was before may have moved here meanwhile.
+        let same = partition(smaller, len, |i| self.prefix(i) <= prefix);
         partition(smaller, same, |i| self.node(i).is_some_and(|node| node.order(sought) == Order::Less))
     }
 
@@ -160,6 +163,8 @@ impl<'a> PageRef<'a> {
         let len = self.len();
         for i in (at..len).rev() {
             self.item(i).into_iter().for_each(|item| self.set(i + 1, item));
+            // The last one stays in reach.
+            self.page().len.store(len + 1, Ordering::Release);
         }
         self.set(at, item);
         self.page().len.store(len + 1, Ordering::Release);
@@ -228,8 +233,6 @@ impl<'a> Path<'a> {
         let mut last = place(root, true);
         let mut path = Path { places: [last; MAX_LEVELS], levels: 1 };
         while let Some(child) = last.page.child(last.at.saturating_sub(1)) {
-            // Behind the child that gets the node.
-            path.places[path.levels - 1].at = last.at.max(1);
             last = place(child, last.is_end);
             path.places[path.levels] = last;
             path.levels += 1;

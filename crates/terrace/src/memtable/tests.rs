@@ -74,12 +74,15 @@ proptest! {
 fn long_lists_are_in_order_however_they_grew() {
     const KEYS: u64 = 20_000;
     let mixed = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let orders: [&dyn Fn(u64) -> Vec<u8>; 7] = [
+    let orders: [&dyn Fn(u64) -> Vec<u8>; 9] = [
         &|i| i.to_be_bytes().to_vec(),
         &|i| (KEYS - i).to_be_bytes().to_vec(),
         &|i| mixed(i).to_be_bytes().to_vec(),
         &|i| if i % 2 == 0 { i } else { u64::MAX - i }.to_be_bytes().to_vec(),
         &|i| [&b"the same "[..], &mixed(i).to_be_bytes()].concat(),
+        // The smallest group comes after others have begun, in order and in none.
+        &|i| if i <= 64 { b"beside it".to_vec() } else { [&b"a group "[..], &i.to_be_bytes()].concat() },
+        &|i| [&(7 - (i / 64).min(7)).to_be_bytes()[..], &mixed(i).to_be_bytes()].concat(),
         &|i| (mixed(i) >> 60).to_be_bytes().to_vec(),
         &|i| [&[0xff; 9][..], &(i % 3000).to_be_bytes()].concat(),
     ];

@@ -247,6 +247,10 @@ fn read_over_the_close((image, map): &(Image, Map)) -> (Image, Map) {
     let (db, mut map) = (bed.open().unwrap(), map.clone());
     // In a memtable first, of the engines that have one in the pool.
     (0..KEYS).filter(|i| i % 6 == 1).for_each(|i| db.put(&key(i), &value(i, 20)).unwrap());
+    if image.options.engine == EngineKind::Tlsm {
+        // And of the one that has lists there, in a list.
+        db.flush().unwrap();
+    }
     let snapshot = db.snapshot();
     let mut reader = db.entries().unwrap();
     assert!(reader.next().unwrap().is_ok());
