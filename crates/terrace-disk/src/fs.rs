@@ -177,7 +177,7 @@ pub trait WriteFile: Send + Debug {
     fn sync(&mut self) -> Result<()>;
 
     /// Has the system begin to write what was appended to the medium, so that the next `sync` has less to wait for. It is
-    /// no `sync`, and nothing is said of success.
+    /// no `sync`: nothing is durable by it, and an error is told by a later call.
     fn start_sync(&mut self) {}
 
     /// Takes back the bytes that were appended behind byte `len`, after a failure too: a reader that opens the file

@@ -18,7 +18,7 @@ pub trait Segment: Send + Debug {
     /// Makes everything appended durable.
     fn sync(&mut self) -> Result<()>;
 
-    /// Has the medium begin with what the next `sync` waits for. Nothing is said of success.
+    /// Has the medium begin with what the next `sync` waits for. An error is told by a later call.
     fn start_sync(&mut self) {}
 
     /// Gives back the room behind the appended bytes.

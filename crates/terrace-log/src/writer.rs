@@ -194,7 +194,7 @@ impl<S: Segment> LogWriter<S> {
         self.sync()
     }
 
-    /// Has the medium begin with what the next [`sync`](Self::sync) waits for. Nothing is said of success.
+    /// Has the medium begin with what the next [`sync`](Self::sync) waits for. An error is told by a later call.
     pub fn start_sync(&mut self) {
         self.segment.start_sync();
     }

@@ -222,6 +222,25 @@ mod tests {
     }
 
     #[test]
+    fn a_started_sync_changes_nothing_that_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = RealWriteFile::create(&dir.path().join("f")).unwrap();
+        let mut all = Vec::new();
+        for i in 0..20u8 {
+            let data = vec![i; usize::from(i) * 1000];
+            file.append(&data).unwrap();
+            all.extend_from_slice(&data);
+            file.start_sync();
+            file.start_sync();
+        }
+        file.cut(50_000).unwrap();
+        file.start_sync();
+        file.append(b"and on").unwrap();
+        file.sync().unwrap();
+        assert_eq!(std::fs::read(file.path()).unwrap(), [&all[..50_000], b"and on"].concat());
+    }
+
+    #[test]
     fn a_failed_append_is_taken_back() {
         let dir = tempfile::tempdir().unwrap();
         let mut file = RealWriteFile::create(&dir.path().join("f")).unwrap();

@@ -34,6 +34,7 @@ mod check;
 mod close;
 mod file;
 mod first;
+mod log;
 mod mend;
 mod place;
 mod pool;
@@ -57,6 +58,7 @@ use crate::core::Core;
 use crate::core::request::Group;
 use crate::manifest::{BegunLog, Edit, FileName, Manifest};
 use file::{Failure, FileLog};
+use log::Log;
 use pool::PoolLog;
 use record::put_batch_head;
 use replay::{Files, Source};
@@ -147,45 +149,6 @@ struct Series {
 enum LogMedium {
     Pool { pool: Pool, log_bytes: u64 },
     Files,
-}
-
-/// One log.
-#[derive(Debug)]
-enum Log {
-    Pool(PoolLog),
-    File(FileLog),
-}
-
-impl Log {
-    fn number(&self) -> u64 {
-        match self {
-            Log::Pool(log) => log.number,
-            Log::File(log) => log.number,
-        }
-    }
-
-    /// Its number, if some of its contents are not durable.
-    fn number_of_unsynced(&self) -> Option<u64> {
-        match self {
-            Log::Pool(_) => None,
-            Log::File(log) => log.is_unsynced().then_some(log.number),
-        }
-    }
-
-    fn append(&mut self, record: &[u8], buffer_bytes: usize, sync: bool) -> Result<(), Failure> {
-        match self {
-            Log::Pool(log) => log.append(record).map_err(Failure::Refused),
-            Log::File(log) => log.append(record, buffer_bytes, sync),
-        }
-    }
-
-    fn sync(&mut self) -> Result<(), Failure> {
-        match self {
-            // Durable since it was appended.
-            Log::Pool(_) => Ok(()),
-            Log::File(log) => log.sync(),
-        }
-    }
 }
 
 impl CommitLog {
@@ -284,9 +247,7 @@ impl CommitLog {
         );
         host.logged_from(log.number());
         log.append(record, self.policy.buffer_bytes, sync)?;
-        if let Log::File(log) = log
-            && self.policy.each_complete
-        {
+        if self.policy.each_complete {
             log.start_sync();
         }
         Ok(())
@@ -367,9 +328,7 @@ impl CommitLog {
             self.after(&mut series, outcome)?;
         }
         let mut current = series.current.take();
-        if let Some(Log::File(log)) = &mut current {
-            log.trim();
-        }
+        current.iter_mut().for_each(Log::trim);
         series.older.extend(current);
         Ok(())
     }
