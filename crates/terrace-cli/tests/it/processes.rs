@@ -1,7 +1,7 @@
 //! Other processes: kills, interrupts, and a database that is in use.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::Child;
+use std::process::{Child, Output};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -16,6 +16,12 @@ fn import_at_work(bed: &Bed, records: u32) -> Child {
     let mut child = bed.spawn("import", &["-"]);
     child.stdin.as_mut().unwrap().write_all(&lines(0, records)).unwrap();
     child
+}
+
+/// Waits for `child`, which must end of itself: an end of its input would be one more reason to.
+fn ended_with_input_open(mut child: Child) -> Output {
+    let _input = child.stdin.take();
+    child.wait_with_output().unwrap()
 }
 
 #[test]
@@ -50,7 +56,7 @@ fn a_sorted_import_that_was_stopped_is_as_if_it_never_was() {
         let mut child = bed.spawn("import", &sorted);
         child.stdin.as_mut().unwrap().write_all(&lines(200, 30_000)).unwrap();
         kill_process(Pid::from_child(&child), signal).unwrap();
-        let output = child.wait_with_output().unwrap();
+        let output = ended_with_input_open(child);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code().is_none(), signal == Signal::KILL, "{said}");
         assert!(signal == Signal::KILL || said.contains("nothing is imported"), "{said}");
@@ -70,8 +76,7 @@ fn ctrl_c_stops_an_import_that_waits_for_input_and_keeps_what_it_had() {
     let bed = Bed::new();
     let child = import_at_work(&bed, 20_000);
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
-    // Its input stays open: it must stop of itself.
-    let output = child.wait_with_output().unwrap();
+    let output = ended_with_input_open(child);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(130), "{said}");
     assert!(said.contains("run the same command again"), "{said}");
