@@ -17,12 +17,13 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
+use rustix::fs::{FlockOperation, SeekFrom};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
 use terrace_base::{Error, Result};
 
 use super::prefault::Prefault;
+use super::room::{TIGHT_BYTES, extend, free_bytes, set_aside};
 use super::{instance, probe};
 
 pub(super) const PAGE_BYTES: u64 = 4096;
@@ -86,6 +87,7 @@ impl Mapping {
         }
         if old < len {
             extend(&file, name, old, len, on_tmpfs)?;
+            rustix::fs::fsync(&file).map_err(|e| Error::io(name, "sync", e.into()))?;
         }
         let len = old.max(len);
         let mut map = Self::reserve(file, name, capacity.max(len), HUGE_BYTES)?;
@@ -211,8 +213,8 @@ impl Mapping {
     /// Maps a piece of the file to its place in the reservation.
     fn map_range(&self, from: u64, to: u64, flags: MapFlags) -> rustix::io::Result<()> {
         assert!(from <= to && to <= self.reserved(), "mapping stays inside its reservation");
-        // SAFETY: the range lies inside the reservation, which this value owns (invariant 1); it is not yet
-        // mapped to anything but inaccessible pages, so nothing is replaced under anyone.
+        // SAFETY: the range lies inside the reservation, which this value owns (invariant 1), and behind what is in
+        // use: what is mapped there, if a growth that failed left something, nobody knows of.
         unsafe {
             let at = self.base.add(from as usize);
             let len = (to - from) as usize;
@@ -276,6 +278,9 @@ impl Mapping {
         }
         extend(&self.file, &self.name, old, len, self.backing == Backing::Tmpfs)?;
         self.map_range(old, len, flags(self.backing)).map_err(|e| Error::io(&self.name, "map", e.into()))?;
+        // Nothing of the new range is dirty, so that this waits for the length alone. `fsync` would write out every
+        // page of the file that was stored to, while a writer waits.
+        self.sync_mapped(old, len)?;
         self.len.store(len, Ordering::Release);
         if let Some(prefault) = &*self.prefault.lock() {
             // SAFETY: `drop` joins the prefault before it unmaps.
@@ -299,7 +304,14 @@ impl Mapping {
         if from >= to || self.private {
             return Ok(());
         }
-        // SAFETY: the range is mapped (invariant 2); msync changes no memory.
+        self.sync_mapped(from, to)
+    }
+
+    /// `msync` of whole pages that are mapped. What the file system needs to find them is durable, too.
+    fn sync_mapped(&self, from: u64, to: u64) -> Result<()> {
+        assert!(from <= to && to <= self.reserved(), "mapping stays inside its reservation");
+        // SAFETY: the range lies inside the reservation (invariant 1); msync changes no memory, and refuses what is
+        // not mapped.
         unsafe {
             rustix::mm::msync(self.base.add(from as usize).cast(), (to - from) as usize, MsyncFlags::SYNC)
         }
@@ -377,45 +389,6 @@ fn lock(file: &File, name: &Path, how: FlockOperation) -> Result<()> {
         Err(Errno::WOULDBLOCK) => Err(Error::locked(name)),
         Err(e) => Err(Error::io(name, "lock", e.into())),
     }
-}
-
-/// Room on a tmpfs below which pages are set aside at once: with less, others might fill it before the prefault
-/// has touched them.
-const TIGHT_BYTES: u64 = 1 << 30;
-
-/// Makes the file `to` bytes long with its space set aside: a store to a mapped page must not find the disk
-/// full, which would be a signal and not an error.
-fn extend(file: &File, name: &Path, from: u64, to: u64, on_tmpfs: bool) -> Result<()> {
-    // Setting pages aside on a tmpfs means taking them all now; the prefault does that in the background.
-    if on_tmpfs && free_bytes(file, name)? >= (to - from).saturating_add(TIGHT_BYTES) {
-        rustix::fs::ftruncate(file, to).map_err(|e| Error::io(name, "extend", e.into()))?;
-    } else {
-        set_aside(file, name, from, to)?;
-    }
-    rustix::fs::fsync(file).map_err(|e| Error::io(name, "sync", e.into()))
-}
-
-/// Takes the pages from `from` to `to`; a file that is shorter becomes that long.
-fn set_aside(file: &File, name: &Path, from: u64, to: u64) -> Result<()> {
-    let failed = |e: Errno| Error::io(name, "extend", e.into());
-    let before = rustix::fs::fstat(file).map_err(failed)?.st_size;
-    let outcome = rustix::fs::fallocate(file, FallocateFlags::empty(), from, to - from);
-    if outcome.is_err() {
-        // Some file systems keep what they had taken when there was no more.
-        let _ = rustix::fs::ftruncate(file, before as u64);
-    }
-    match outcome {
-        Ok(()) => Ok(()),
-        // Longer than the file system's longest file.
-        Err(Errno::FBIG) => Err(Error::NoSpace { path: name.to_path_buf() }),
-        Err(Errno::OPNOTSUPP) => rustix::fs::ftruncate(file, to).map_err(failed),
-        Err(e) => Err(failed(e)),
-    }
-}
-
-fn free_bytes(file: &File, name: &Path) -> Result<u64> {
-    let free = rustix::fs::fstatvfs(file).map_err(|e| Error::io(name, "stat", e.into()))?;
-    Ok(free.f_bavail.saturating_mul(free.f_frsize))
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ mod memory;
 mod prefault;
 mod probe;
 mod profile;
+mod room;
 mod spin;
 
 use std::fmt::Debug;
