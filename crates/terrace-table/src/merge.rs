@@ -108,17 +108,33 @@ impl MergeCursor {
         if self.back != back {
             self.turn(back)?;
         }
+        self.move_current(|child| if back { child.prev() } else { child.next() })
+    }
+
+    /// Moves the current child in the direction of travel. A failure leaves the cursor nowhere.
+    fn move_current(&mut self, moves: impl FnOnce(&mut dyn Cursor) -> Result<()>) -> Result<()> {
         let Some(&top) = self.heap.first() else { return Ok(()) };
         let child = &mut self.children[top];
-        let moved = if back { child.prev() } else { child.next() };
-        if let Err(e) = moved {
+        if let Err(e) = moves(&mut **child) {
             self.heap.clear();
             return Err(e);
         }
-        if !self.children[top].valid() {
+        if !child.valid() {
             self.heap.swap_remove(0);
         }
         self.sift_down(0);
+        Ok(())
+    }
+
+    /// Moves forward to the first entry at or after (`key`, `seq`), unless it is there. It searches where
+    /// [`next`](Cursor::next) would pass one entry after the other.
+    pub fn leap(&mut self, key: &[u8], seq: u64) -> Result<()> {
+        if self.back {
+            self.turn(false)?;
+        }
+        while self.valid() && order((self.key(), self.seq()), (key, seq)) == Ordering::Less {
+            self.move_current(|child| child.seek(key, seq))?;
+        }
         Ok(())
     }
 

@@ -11,6 +11,10 @@ use terrace_table::{Cursor, Kind, MergeCursor, merge};
 use crate::core::Core;
 use crate::core::engine::{Direction, EngineIter};
 
+/// Versions that a walk passes one by one before it searches for the next one that it wants: a key that is written all
+/// the time has thousands in a memtable.
+const WALKED_VERSIONS: usize = 16;
+
 /// A walk over the live keys of a snapshot; the cursors keep what they read.
 #[derive(Debug)]
 pub(crate) struct MergedIter {
@@ -63,9 +67,16 @@ impl MergedIter {
     }
 
     fn next_forward(&mut self, holds: impl Fn(&[u8]) -> bool) -> Result<Option<(Bytes, Bytes)>> {
+        let mut newer = 0;
         while self.cursor.valid() && holds(self.cursor.key()) {
             if self.cursor.seq() > self.at {
-                self.cursor.next()?;
+                newer += 1;
+                if newer % WALKED_VERSIONS == 0 {
+                    self.enter_key();
+                    self.cursor.leap(&self.key, self.at)?;
+                } else {
+                    self.cursor.next()?;
+                }
                 self.passed += 1;
                 continue;
             }
@@ -74,9 +85,7 @@ impl MergedIter {
                 Kind::Operand => self.folded_forward()?,
                 _ => self.take()?,
             };
-            while self.at_same_key() {
-                self.cursor.next()?;
-            }
+            self.leave_forward()?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -85,36 +94,76 @@ impl MergedIter {
         Ok(None)
     }
 
-    /// Backward the oldest version of a key comes first, and the last one that the snapshot sees counts.
+    /// Passes what is left of the key that was entered.
+    fn leave_forward(&mut self) -> Result<()> {
+        let mut walked = 0;
+        while self.at_same_key() {
+            walked += 1;
+            if walked == WALKED_VERSIONS {
+                // To its last position, which may have an entry.
+                self.cursor.leap(&self.key, 0)?;
+            } else {
+                self.cursor.next()?;
+            }
+        }
+        Ok(())
+    }
+
     fn next_back(&mut self, holds: impl Fn(&[u8]) -> bool) -> Result<Option<(Bytes, Bytes)>> {
         while self.cursor.valid() && holds(self.cursor.key()) {
             self.enter_key();
-            let mut stack = Stack::default();
-            while self.at_same_key() {
-                if self.cursor.seq() <= self.at {
-                    match self.cursor.kind() {
-                        Kind::Operand => self.push(&mut stack)?,
-                        _ => {
-                            let base = self.take()?.map(|(_, value)| value);
-                            stack = Stack { base, operands: Vec::new(), last_seq: Some(self.cursor.seq()) };
-                        }
-                    }
-                }
-                self.cursor.prev()?;
-            }
-            let found = match stack.operands.is_empty() {
-                true => stack.base.map(|value| (Bytes::copy_from_slice(&self.key), value)),
-                false => {
-                    stack.operands.reverse();
-                    Some(self.fold(stack))
-                }
-            };
+            let found = self.take_back()?;
             if found.is_some() {
                 return Ok(found);
             }
             self.passed += 1;
         }
         Ok(None)
+    }
+
+    /// The entry of the key that was entered, whose versions the cursor passes. Backward the oldest comes first, and the
+    /// last one that the snapshot sees counts.
+    fn take_back(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+        let mut stack = Stack::default();
+        let mut walked = 0;
+        while self.at_same_key() {
+            if walked == WALKED_VERSIONS {
+                return self.leap_back();
+            }
+            if self.cursor.seq() <= self.at {
+                match self.cursor.kind() {
+                    Kind::Operand => self.push(&mut stack)?,
+                    _ => {
+                        let base = self.take()?.map(|(_, value)| value);
+                        stack = Stack { base, operands: Vec::new(), last_seq: Some(self.cursor.seq()) };
+                    }
+                }
+            }
+            self.cursor.prev()?;
+            walked += 1;
+        }
+        Ok(match stack.operands.is_empty() {
+            true => stack.base.map(|value| (Bytes::copy_from_slice(&self.key), value)),
+            false => {
+                stack.operands.reverse();
+                Some(self.fold(stack))
+            }
+        })
+    }
+
+    /// The same by searches: for the newest version that the snapshot sees, and for what comes before all of them.
+    fn leap_back(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+        self.cursor.seek(&self.key, self.at)?;
+        let found = match self.at_same_key() {
+            true if self.cursor.kind() == Kind::Operand => self.folded_forward()?,
+            true => self.take()?,
+            false => None,
+        };
+        self.cursor.seek_back(&self.key, u64::MAX)?;
+        while self.at_same_key() {
+            self.cursor.prev()?;
+        }
+        Ok(found)
     }
 
     /// The entry here, unless it is a tombstone. It is no operand.
@@ -244,6 +293,50 @@ mod tests {
                     );
                     assert!(walk.next().unwrap().is_none());
                 }
+            }
+        }
+    }
+
+    /// Must catch versions that a search passes too far, or not far enough, in any child and either direction.
+    #[test]
+    fn keys_of_many_versions_are_each_given_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let core = Core::new(dir.path().to_path_buf(), Options::default(), Env::real(1)).unwrap();
+        core.merging.set(1, &MergeOperator::append());
+        let place = |key: u8| [Prefix::of(1).as_slice(), &[key]].concat();
+        for seed in 0..60 {
+            let mut rng = Rng::new(seed);
+            let lists: Vec<MemList> = (0..3).map(|_| MemList::new(1 << 10)).collect();
+            let mut versions: Vec<(u64, u8, Kind)> = Vec::new();
+            for seq in 1..=rng.below(400) {
+                let kind = [Kind::Put, Kind::Delete, Kind::Operand][rng.below(3) as usize];
+                // Most are of one key.
+                let key = [4, 4, 4, rng.below(8) as u8][rng.below(4) as usize];
+                lists[rng.below(3) as usize].writer().insert(&place(key), seq, kind, &seq.to_le_bytes());
+                versions.push((seq, key, kind));
+            }
+            let at = rng.below(420);
+            let value = |key: u8| {
+                versions.iter().filter(|(seq, of, _)| *of == key && *seq <= at).fold(
+                    None,
+                    |value, (seq, _, kind)| match kind {
+                        Kind::Put => Some(seq.to_le_bytes().to_vec()),
+                        Kind::Delete => None,
+                        Kind::Operand => {
+                            Some([value.unwrap_or_default(), seq.to_le_bytes().to_vec()].concat())
+                        }
+                    },
+                )
+            };
+            let mut wanted: Vec<_> = (0..8).filter_map(|key| Some((place(key), value(key)?))).collect();
+            for direction in [Direction::Forward, Direction::Backward] {
+                let children = lists.iter().map(|list| Box::new(list.cursor()) as Box<dyn Cursor>).collect();
+                let mut walk = MergedIter::new(&core, children, at, direction);
+                walk.seek(Bound::Unbounded).unwrap();
+                let found = std::iter::from_fn(|| walk.next().unwrap());
+                let found: Vec<_> = found.map(|(key, value)| (key.to_vec(), value.to_vec())).collect();
+                assert!(found == wanted, "seed {seed} at {at}, {direction:?}");
+                wanted.reverse();
             }
         }
     }
