@@ -16,7 +16,12 @@ use super::node::{Node, NodeRef, Sought};
 pub(crate) struct MemCursor {
     list: Arc<Inner>,
     node: Option<NonNull<Node>>,
+    /// Nodes that were passed since the last search.
+    passed: usize,
 }
+
+/// Nodes that are loaded ahead at a time, from the second one that is passed on: a walk over fewer needs none.
+const LOADED_NODES: usize = 8;
 
 // SAFETY: the node belongs to the list, which the cursor keeps and which is `Send` and `Sync`.
 unsafe impl Send for MemCursor {}
@@ -25,12 +30,25 @@ unsafe impl Sync for MemCursor {}
 
 impl MemCursor {
     pub(super) fn new(list: Arc<Inner>) -> Self {
-        MemCursor { list, node: None }
+        MemCursor { list, node: None, passed: 0 }
     }
 
     fn node(&self) -> Option<NodeRef<'_>> {
         // SAFETY: the node was found in this list, which the cursor keeps.
         self.node.map(|node| unsafe { NodeRef::new(node) })
+    }
+
+    fn set(&mut self, node: Option<NonNull<Node>>) {
+        (self.node, self.passed) = (node, 0);
+    }
+
+    /// Has nodes loaded that come soon: they lie apart, so that each would be waited for.
+    fn load_ahead(&self, node: NodeRef<'_>) {
+        let from = if self.passed == 1 { 1 } else { LOADED_NODES };
+        if self.passed % LOADED_NODES == 1 {
+            self.list.guide.load_behind(&node.sought(), from..2 * LOADED_NODES);
+        }
+        node.load_next();
     }
 
     /// The value in its place; empty if the cursor is not positioned.
@@ -45,17 +63,20 @@ impl Cursor for MemCursor {
     }
 
     fn seek_first(&mut self) -> Result<()> {
-        self.node = self.list.first().map(NodeRef::pointer);
+        let node = self.list.first().map(NodeRef::pointer);
+        self.set(node);
         Ok(())
     }
 
     fn seek_last(&mut self) -> Result<()> {
-        self.node = self.list.last().map(NodeRef::pointer);
+        let node = self.list.last().map(NodeRef::pointer);
+        self.set(node);
         Ok(())
     }
 
     fn seek(&mut self, key: &[u8], seq: u64) -> Result<()> {
-        self.node = self.list.at_or_after(&Sought::new(key, seq)).map(NodeRef::pointer);
+        let node = self.list.at_or_after(&Sought::new(key, seq)).map(NodeRef::pointer);
+        self.set(node);
         Ok(())
     }
 
@@ -63,14 +84,15 @@ impl Cursor for MemCursor {
         let sought = Sought::new(key, seq);
         let (before, next) = self.list.around(&sought);
         let equal = next.filter(|node| node.order(&sought) == Ordering::Equal);
-        self.node = equal.or(before).map(NodeRef::pointer);
+        let node = equal.or(before).map(NodeRef::pointer);
+        self.set(node);
         Ok(())
     }
 
     fn next(&mut self) -> Result<()> {
+        self.passed += 1;
         let next = self.node().and_then(|node| self.list.after(node));
-        // Nodes lie apart, so that each would be waited for.
-        next.into_iter().for_each(NodeRef::load_next);
+        next.into_iter().for_each(|node| self.load_ahead(node));
         self.node = next.map(NodeRef::pointer);
         Ok(())
     }
@@ -78,7 +100,7 @@ impl Cursor for MemCursor {
     fn prev(&mut self) -> Result<()> {
         let before = self.node().and_then(|node| self.list.before(&node.sought()));
         let before = before.map(NodeRef::pointer);
-        self.node = before;
+        self.set(before);
         Ok(())
     }
 

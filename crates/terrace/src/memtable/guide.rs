@@ -14,6 +14,7 @@
 
 use std::cmp::Ordering as Order;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
@@ -27,6 +28,9 @@ const FANOUT: usize = 64;
 
 /// Levels of the largest tree: but for the last one of each level, pages are at least half full.
 const MAX_LEVELS: usize = 12;
+
+/// Bytes of a node that are loaded ahead: a short key and value with its head.
+const LOADED_BYTES: usize = 3 * prefetch::LINE_BYTES;
 
 /// Searches that meet changes before one gives up and begins with the list's first node.
 const TRIES: usize = 16;
@@ -130,6 +134,13 @@ impl<'a> PageRef<'a> {
         // What was before may have moved here meanwhile.
         let same = partition(smaller, len, |i| self.prefix(i) <= prefix);
         partition(smaller, same, |i| self.node(i).is_some_and(|node| node.order(sought) == Order::Less))
+    }
+
+    /// Starts loading the nodes in `range`, with keys and values as far as these are short.
+    fn load_all(self, range: Range<usize>) {
+        for node in self.page().nodes[range].iter() {
+            prefetch::lines(node.load(Ordering::Relaxed), LOADED_BYTES);
+        }
     }
 
     /// Starts loading the node at `i`.
@@ -285,6 +296,26 @@ impl Guide {
             }
         }
         None
+    }
+
+    /// Starts loading nodes behind `sought`: as a rule those in `range`, counted from the first that does not come before
+    /// it. Beyond the page behind the one that it comes to there are none.
+    pub fn load_behind(&self, sought: &Sought<'_>, range: Range<usize>) {
+        let Some(mut page) = PageRef::at(&self.root) else { return };
+        let mut behind = None;
+        while page.page().height > 0 {
+            let at = page.count_before(sought).saturating_sub(1);
+            behind = page.child(at + 1).filter(|_| at + 1 < page.len());
+            let Some(child) = page.child(at) else { return };
+            page = child;
+        }
+        let (at, len) = (page.count_before(sought), page.len());
+        let (from, to) = (at + range.start, at + range.end);
+        page.load_all(from.min(len)..to.min(len));
+        if let Some(behind) = behind.filter(|_| to > len) {
+            let more = behind.len();
+            behind.load_all((from.max(len) - len).min(more)..(to - len).min(more));
+        }
     }
 
     /// A node, as a rule the last one.
