@@ -2,7 +2,7 @@
 
 use terrace::{Db, WriteBatch};
 
-use crate::store::{Batch, Direction, Store, StoreResult, StoreStats, Visit, bounds, walk_either};
+use crate::store::{Batch, Direction, Store, StoreResult, StoreStats, Visit, bounds};
 
 /// A Terrace database of any engine.
 #[derive(Debug)]
@@ -37,7 +37,16 @@ impl Store for TerraceStore {
     }
 
     fn scan(&self, from: Option<&[u8]>, direction: Direction, visit: Visit<'_>) -> StoreResult<()> {
-        walk_either(self.db.range(bounds(from, direction))?, direction, |(key, value)| visit(&key, &value))
+        let mut records = self.db.range(bounds(from, direction))?;
+        loop {
+            let more = match direction {
+                Direction::Forward => records.next_with(&mut *visit),
+                Direction::Backward => records.next_back_with(&mut *visit),
+            };
+            if !more.transpose()?.unwrap_or(false) {
+                return Ok(());
+            }
+        }
     }
 
     fn write_batch(&self, batch: &Batch) -> StoreResult<()> {

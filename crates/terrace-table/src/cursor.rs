@@ -38,6 +38,8 @@ pub trait Cursor: Send + Sync {
     fn kind(&self) -> Kind;
     /// The entry's value, sharing the buffer that it was read into.
     fn value(&self) -> Result<Bytes>;
+    /// The entry's value in its place, until the cursor moves.
+    fn value_in_place(&self) -> Result<&[u8]>;
     /// The value's length in bytes.
     fn value_len(&self) -> usize;
     /// The table block of the entry, if it lies in one.
@@ -83,6 +85,9 @@ impl<C: Cursor + ?Sized> Cursor for Box<C> {
     }
     fn value(&self) -> Result<Bytes> {
         (**self).value()
+    }
+    fn value_in_place(&self) -> Result<&[u8]> {
+        (**self).value_in_place()
     }
     fn value_len(&self) -> usize {
         (**self).value_len()
@@ -146,6 +151,9 @@ impl Cursor for TableCursor {
     }
     fn value(&self) -> Result<Bytes> {
         self.entries.value()
+    }
+    fn value_in_place(&self) -> Result<&[u8]> {
+        self.entries.value_in_place()
     }
     fn value_len(&self) -> usize {
         self.entries.inner().value().len()

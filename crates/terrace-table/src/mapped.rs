@@ -12,6 +12,7 @@
 //! page cache has dropped them. `Table::verify` detects them, and so do compactions, which read by calls, and
 //! `Table::scrub`, after which a damaged table is read by calls.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -234,7 +235,7 @@ impl TableMap {
 
     /// Bytes `range` of the file, which were read or are read now; the mapping knows whether that succeeded.
     #[inline]
-    fn value(&self, range: std::ops::Range<usize>) -> Bytes {
+    fn value(&self, range: Range<usize>) -> Bytes {
         let all = self.mapping.bytes();
         if range.len() < SHARED_VALUE_BYTES {
             return Bytes::copy_from_slice(all.get(range).unwrap_or_default());
@@ -411,12 +412,20 @@ impl Table {
     }
 
     /// The value at `range` of `block`, which shares the mapping.
-    pub(crate) fn value_of_mapped(&self, block: &Block, range: std::ops::Range<usize>) -> Result<Bytes> {
+    pub(crate) fn value_of_mapped(&self, block: &Block, range: Range<usize>) -> Result<Bytes> {
         let value = match range.len() < SHARED_VALUE_BYTES {
             true => Bytes::copy_from_slice(block.bytes(range)),
             false => block.share(range),
         };
         read_pages(&value);
+        self.check_map()?;
+        Ok(value)
+    }
+
+    /// The value at `range` of `block`, in the mapping.
+    pub(crate) fn look_at_mapped<'a>(&self, block: &'a Block, range: Range<usize>) -> Result<&'a [u8]> {
+        let value = block.bytes(range);
+        read_pages(value);
         self.check_map()?;
         Ok(value)
     }

@@ -182,6 +182,9 @@ impl Cursor for MergeCursor {
     fn value(&self) -> Result<Bytes> {
         self.current().map_or(Ok(Bytes::new()), |c| c.value())
     }
+    fn value_in_place(&self) -> Result<&[u8]> {
+        self.current().map_or(Ok(&[]), |c| c.value_in_place())
+    }
     fn value_len(&self) -> usize {
         self.current().map_or(0, |c| c.value_len())
     }

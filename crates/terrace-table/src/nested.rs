@@ -181,6 +181,17 @@ impl<O: Handles> Nested<O> {
         }
     }
 
+    /// The same in its place, until the cursor moves.
+    pub fn value_in_place(&self) -> Result<&[u8]> {
+        match self.inner.block() {
+            Some(block) if self.inner.is_mapped() => {
+                self.source.table().look_at_mapped(block, self.inner.value())
+            }
+            Some(block) => Ok(block.bytes(self.inner.value())),
+            None => Ok(&[]),
+        }
+    }
+
     /// Moves `outer` on while it is at a block that is to be passed.
     fn pass(&mut self, way: Way) -> Result<()> {
         let Some(passed) = self.passed.clone() else { return Ok(()) };

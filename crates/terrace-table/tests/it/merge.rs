@@ -95,6 +95,9 @@ fn a_failing_child_fails_the_move_and_a_seek_recovers() {
         fn value(&self) -> terrace_base::Result<bytes::Bytes> {
             self.0.value()
         }
+        fn value_in_place(&self) -> terrace_base::Result<&[u8]> {
+            self.0.value_in_place()
+        }
         fn value_len(&self) -> usize {
             self.0.value_len()
         }

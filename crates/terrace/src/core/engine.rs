@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use terrace_base::{Error, Result};
+use terrace_table::Cursor;
 
 use super::condition::{Check, Condition};
 use super::lent::Lent;
@@ -183,6 +184,43 @@ pub(crate) enum Direction {
     Backward,
 }
 
+/// What a step of a walk has come to.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// An entry that [`EngineIter::here`] shows until the walk is moved.
+    Here,
+    /// A key and its value.
+    Entry(Bytes, Bytes),
+}
+
+impl Step {
+    /// The entry, to be kept, of a walk that is `here`.
+    pub fn into_entry(self, here: &Here<'_>) -> Result<(Bytes, Bytes)> {
+        match self {
+            Step::Here => Ok((Bytes::copy_from_slice(here.key), here.value_to_keep()?)),
+            Step::Entry(key, value) => Ok((key, value)),
+        }
+    }
+}
+
+/// An entry in its place.
+#[derive(Default)]
+pub(crate) struct Here<'a> {
+    pub key: &'a [u8],
+    /// Where its value lies; nowhere if there is no entry.
+    pub cursor: Option<&'a dyn Cursor>,
+}
+
+impl<'a> Here<'a> {
+    pub fn value(&self) -> Result<&'a [u8]> {
+        self.cursor.map_or(Ok(&[]), |cursor| cursor.value_in_place())
+    }
+
+    fn value_to_keep(&self) -> Result<Bytes> {
+        self.cursor.map_or(Ok(Bytes::new()), |cursor| cursor.value())
+    }
+}
+
 /// A one-way walk over live keys.
 pub(crate) trait EngineIter: Send + Sync {
     /// Places the walk so that `next` gives the first key past `bound` in its direction.
@@ -191,7 +229,17 @@ pub(crate) trait EngineIter: Send + Sync {
     /// The next key and its value.
     fn next(&mut self) -> Result<Option<(Bytes, Bytes)>>;
 
-    /// Why the value that `next` gave last is not known, if it is not: operands could not be folded into it.
+    /// The same, without a copy where the walk can do without.
+    fn step(&mut self) -> Result<Option<Step>> {
+        Ok(self.next()?.map(|(key, value)| Step::Entry(key, value)))
+    }
+
+    /// The entry at which a step has left the walk, in its place.
+    fn here(&self) -> Here<'_> {
+        Here::default()
+    }
+
+    /// Why the value that `next` or `step` gave last is not known, if it is not: operands could not be folded into it.
     fn failure(&self) -> Option<&Error> {
         None
     }

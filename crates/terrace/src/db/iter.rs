@@ -8,10 +8,10 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use terrace_base::{Error, Result};
+use terrace_base::Result;
 
 use crate::core::empty_ranges::Skip;
-use crate::core::engine::{Direction, EngineIter};
+use crate::core::engine::{Direction, EngineIter, Step};
 use crate::db::read::Hold;
 use crate::keyspaces::{Places, Space};
 
@@ -55,22 +55,22 @@ impl StoredIter {
         self.back = None;
     }
 
-    /// The next entry of the walk in `direction`, wherever that lies.
-    fn advance(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
+    /// Moves the walk in `direction` to its next entry, wherever that lies.
+    fn advance(&mut self, direction: Direction) -> Result<Option<Step>> {
         let walk = match direction {
             Direction::Forward => &mut self.front,
             Direction::Backward => &mut self.back,
         };
-        let entry = match walk {
-            Some(walk) => walk.next(),
+        let step = match walk {
+            Some(walk) => walk.step(),
             None => self.begin(direction),
         }?;
         self.hold.engine().intact()?;
-        Ok(entry)
+        Ok(step)
     }
 
-    /// Makes the walk in `direction`, behind what is known to be empty, and takes its first entry.
-    fn begin(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
+    /// Makes the walk in `direction`, behind what is known to be empty, and moves it to its first entry.
+    fn begin(&mut self, direction: Direction) -> Result<Option<Step>> {
         let (walk, bound) = match direction {
             Direction::Forward => (&mut self.front, &self.lower),
             Direction::Backward => (&mut self.back, &self.upper),
@@ -85,23 +85,66 @@ impl StoredIter {
                 return Ok(None);
             }
         }
-        let entry = made.next()?;
-        let key = entry.as_ref().map(|(key, _)| &key[..]);
+        let step = made.step()?;
+        let key = step.as_ref().map(|step| key_of(step, &**made));
         empty.note(direction, bound, at, key, made.passed());
-        Ok(entry)
+        Ok(step)
     }
 
-    /// The same, with sound data only. A walk keeps what it has read ahead; if a mapping of a table fails
-    /// meanwhile, new walks are made, and read that table by calls.
-    fn advance_soundly(&mut self, direction: Direction) -> Result<Option<(Bytes, Bytes)>> {
+    /// If a mapping of a table has failed: what the walks have read ahead is not to be had. New ones are made, and read
+    /// that table by calls.
+    fn renew(&mut self) -> bool {
+        let failed_maps = self.hold.failed_maps();
+        if failed_maps == self.failed_maps {
+            return false;
+        }
+        self.failed_maps = failed_maps;
+        (self.front, self.back) = (None, None);
+        true
+    }
+
+    fn walk(&self, direction: Direction) -> Option<&dyn EngineIter> {
+        match direction {
+            Direction::Forward => self.front.as_deref(),
+            Direction::Backward => self.back.as_deref(),
+        }
+    }
+
+    /// Moves the walk in `direction` to its next entry in the range. What is read there is sound if no mapping has failed
+    /// by then.
+    fn advance_in_range(&mut self, direction: Direction) -> Result<Option<Step>> {
+        let end = usize::from(direction == Direction::Backward);
+        if self.at_end[end] {
+            return Ok(None);
+        }
         loop {
-            let entry = self.advance(direction);
-            let failed_maps = self.hold.failed_maps();
-            if failed_maps == self.failed_maps {
-                return entry;
+            let step = self.advance(direction);
+            let inside = match (&step, self.walk(direction)) {
+                (Ok(Some(step)), Some(walk)) => {
+                    let key = key_of(step, walk);
+                    match direction {
+                        Direction::Forward => below(key, &self.upper),
+                        Direction::Backward => above(key, &self.lower),
+                    }
+                }
+                _ => false,
+            };
+            if self.renew() {
+                continue;
             }
-            self.failed_maps = failed_maps;
-            (self.front, self.back) = (None, None);
+            let step = step?;
+            if inside {
+                return Ok(step);
+            }
+            self.at_end[end] = true;
+            if step.is_some() {
+                // A later seek of the other end may bring an entry that this walk has passed back into the range.
+                match direction {
+                    Direction::Forward => self.front = None,
+                    Direction::Backward => self.back = None,
+                }
+            }
+            return Ok(None);
         }
     }
 
@@ -113,38 +156,60 @@ impl StoredIter {
 
     /// The same, with why its value is not known if it is not.
     pub fn step_over(&mut self, direction: Direction) -> Result<Option<(Bytes, Result<Bytes>)>> {
-        let end = usize::from(direction == Direction::Backward);
-        if self.at_end[end] {
-            return Ok(None);
-        }
-        let entry = self.advance_soundly(direction)?;
-        self.at_end[end] = entry.is_none();
-        let Some((key, value)) = entry else { return Ok(None) };
-        let inside = match direction {
-            Direction::Forward => below(&key, &self.upper),
-            Direction::Backward => above(&key, &self.lower),
-        };
-        if !inside {
-            // A later seek of the other end may bring an entry that this walk has passed back into the range.
-            match direction {
-                Direction::Forward => self.front = None,
-                Direction::Backward => self.back = None,
+        loop {
+            let Some(step) = self.advance_in_range(direction)? else { return Ok(None) };
+            let Some(walk) = self.walk(direction) else { return Ok(None) };
+            let (entry, failure) = (step.into_entry(&walk.here()), walk.failure().cloned());
+            if self.renew() {
+                continue;
             }
-            self.at_end[end] = true;
-            return Ok(None);
+            let (key, value) = entry?;
+            match direction {
+                Direction::Forward => exclude(&mut self.lower, &key),
+                Direction::Backward => exclude(&mut self.upper, &key),
+            }
+            self.hold.check_owner_of(&key)?;
+            return Ok(Some((key, failure.map_or(Ok(value), Err))));
         }
-        match direction {
-            Direction::Forward => exclude(&mut self.lower, &key),
-            Direction::Backward => exclude(&mut self.upper, &key),
+    }
+
+    /// What `show` makes of the next entry, in its place, from the end from which `direction` leads.
+    pub fn step_with<T>(
+        &mut self,
+        direction: Direction,
+        show: impl FnOnce(&[u8], &[u8]) -> T,
+    ) -> Result<Option<T>> {
+        loop {
+            let Some(step) = self.advance_in_range(direction)? else { return Ok(None) };
+            let (walk, bound) = match direction {
+                Direction::Forward => (&self.front, &mut self.lower),
+                Direction::Backward => (&self.back, &mut self.upper),
+            };
+            let Some(walk) = walk else { return Ok(None) };
+            let value = match &step {
+                Step::Here => walk.here().value(),
+                Step::Entry(_, value) => Ok(&value[..]),
+            };
+            if self.hold.failed_maps() != self.failed_maps {
+                self.renew();
+                continue;
+            }
+            if let Some(failure) = walk.failure() {
+                return Err(failure.clone());
+            }
+            let key = key_of(&step, &**walk);
+            exclude(bound, key);
+            self.hold.check_owner_of(key)?;
+            return Ok(Some(show(key, value?)));
         }
-        self.hold.check_owner_of(&key)?;
-        let walk = if direction == Direction::Forward { &self.front } else { &self.back };
-        // Only now: it may be of a key behind the range.
-        let value = match walk.as_ref().and_then(|walk| walk.failure()) {
-            Some(failure) => Err(failure.clone()),
-            None => Ok(value),
-        };
-        Ok(Some((key, value)))
+    }
+}
+
+/// The key of the entry to which `step` has brought `walk`.
+fn key_of<'a>(step: &'a Step, walk: &'a dyn EngineIter) -> &'a [u8] {
+    match step {
+        Step::Here => walk.here().key,
+        Step::Entry(key, _) => key,
     }
 }
 
@@ -190,7 +255,7 @@ impl<T> Parts<T> {
     pub fn step<E>(
         &mut self,
         direction: Direction,
-        step: impl Fn(&mut T, Direction) -> Result<Option<E>>,
+        mut step: impl FnMut(&mut T, Direction) -> Result<Option<E>>,
     ) -> Result<Option<E>> {
         let Some(second) = &mut self.second else { return step(&mut self.first, direction) };
         let (one, other) = match direction {
@@ -243,6 +308,47 @@ impl DbIter {
         let space = self.space;
         item_of(step.map(|entry| entry.map(|(place, value)| (space.key_at(place), value))), &mut self.failed)
     }
+
+    /// What `f` makes of the next entry, without a copy of its key and value as a rule: see
+    /// [`Db::get_with`](crate::Db::get_with). It may be mixed with `next`.
+    ///
+    /// ```
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = terrace::Db::open(dir.path(), terrace::Options::default())?;
+    /// db.put("apple", "red")?;
+    /// db.put("banana", "yellow")?;
+    /// let (mut iter, mut bytes) = (db.range(..)?, 0);
+    /// while let Some(len) = iter.next_with(|_key, value| value.len()) {
+    ///     bytes += len?;
+    /// }
+    /// assert_eq!(bytes, 9);
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of `next`. `f` is not called then.
+    pub fn next_with<T>(&mut self, f: impl FnOnce(&[u8], &[u8]) -> T) -> Option<Result<T>> {
+        self.shown(Direction::Forward, f)
+    }
+
+    /// The same from the back.
+    pub fn next_back_with<T>(&mut self, f: impl FnOnce(&[u8], &[u8]) -> T) -> Option<Result<T>> {
+        self.shown(Direction::Backward, f)
+    }
+
+    fn shown<T>(&mut self, direction: Direction, f: impl FnOnce(&[u8], &[u8]) -> T) -> Option<Result<T>> {
+        if self.failed {
+            return None;
+        }
+        let (space, mut f) = (self.space, Some(f));
+        let step = self.parts.step(direction, |part, direction| {
+            let shown =
+                part.step_with(direction, |place, value| f.take().map(|f| f(space.key_in(place), value)));
+            shown.map(Option::flatten)
+        });
+        item_of(step, &mut self.failed)
+    }
 }
 
 /// What an iterator gives for a step, which is its last one if it `failed`.
@@ -293,87 +399,5 @@ impl Iterator for DbIter {
 impl DoubleEndedIterator for DbIter {
     fn next_back(&mut self) -> Option<Self::Item> {
         self.item(Direction::Backward)
-    }
-}
-
-/// All entries of a keyspace, once each: in key order, or in no order if the engine has none.
-///
-/// It owns what it needs, like [`DbIter`], and returns nothing more after an error.
-pub struct Entries {
-    from: EntriesFrom,
-    failed: bool,
-}
-
-enum EntriesFrom {
-    /// The keyspace alone, in order.
-    Range(DbIter),
-    /// A walk over everything.
-    All {
-        space: Space,
-        walk: Box<dyn EngineIter>,
-        failed_maps: u64,
-        /// Why it is not known whose some keys are, which is told at the end.
-        unknown: Option<Error>,
-        /// Last, as the walk reads what it keeps.
-        hold: Arc<Hold>,
-    },
-}
-
-impl std::fmt::Debug for Entries {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Entries").finish_non_exhaustive()
-    }
-}
-
-impl Entries {
-    pub(super) fn new(hold: Arc<Hold>, space: Space) -> Result<Entries> {
-        let failed_maps = hold.failed_maps();
-        let walk = hold.engine().clone().walk_all(hold.seq())?;
-        Ok(Entries {
-            from: EntriesFrom::All { space, walk, failed_maps, unknown: None, hold },
-            failed: false,
-        })
-    }
-
-    pub(super) fn in_order(iter: DbIter) -> Entries {
-        Entries { from: EntriesFrom::Range(iter), failed: false }
-    }
-
-    /// The next entry of the keyspace.
-    fn step(&mut self) -> Result<Option<(Bytes, Bytes)>> {
-        let (space, walk, failed_maps, unknown, hold) = match &mut self.from {
-            EntriesFrom::Range(iter) => return iter.next().transpose(),
-            EntriesFrom::All { space, walk, failed_maps, unknown, hold } => {
-                (*space, walk, *failed_maps, unknown, hold)
-            }
-        };
-        loop {
-            let entry = walk.next()?;
-            hold.intact_since(failed_maps)?;
-            match entry {
-                Some((place, value)) if space.holds(&place) => {
-                    if let Err(why) = hold.check_owner_of(&place) {
-                        *unknown = Some(why);
-                        continue;
-                    }
-                    walk.failure().map_or(Ok(()), |failure| Err(failure.clone()))?;
-                    return Ok(Some((space.key_at(place), value)));
-                }
-                Some(_) => {}
-                None => return unknown.take().map_or(Ok(None), Err),
-            }
-        }
-    }
-}
-
-impl Iterator for Entries {
-    type Item = Result<(Bytes, Bytes)>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.failed {
-            return None;
-        }
-        let step = self.step();
-        item_of(step, &mut self.failed)
     }
 }

@@ -2,6 +2,7 @@
 
 mod apply;
 mod commit;
+mod entries;
 mod explain;
 mod filtering;
 mod folding;
@@ -47,9 +48,10 @@ use crate::repair::{self, RepairOptions};
 use crate::scratch;
 use crate::stats::Stats;
 
+pub use entries::Entries;
 pub use explain::Explanation;
 pub use ingest::{Ingest, Ingested};
-pub use iter::{DbIter, Entries};
+pub use iter::DbIter;
 pub use keyspace::{Expiry, Keyspace, KeyspaceOptions};
 pub use range::KeyRange;
 pub use read::Snapshot;

@@ -116,6 +116,10 @@ impl Cursor for LevelCursor {
         self.inner.as_ref().map_or(Ok(Bytes::new()), |inner| inner.value())
     }
 
+    fn value_in_place(&self) -> Result<&[u8]> {
+        self.inner.as_ref().map_or(Ok(&[]), |inner| inner.value_in_place())
+    }
+
     fn value_len(&self) -> usize {
         self.inner.as_ref().map_or(0, |inner| inner.value_len())
     }

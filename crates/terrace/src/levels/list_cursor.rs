@@ -73,6 +73,9 @@ impl Cursor for ListRunCursor {
     fn value(&self) -> Result<Bytes> {
         self.at().map_or(Ok(Bytes::new()), |cursor| cursor.value().map(Bytes::copy_from_slice))
     }
+    fn value_in_place(&self) -> Result<&[u8]> {
+        self.at().map_or(Ok(&[]), PmCursor::value)
+    }
     fn value_len(&self) -> usize {
         self.at().map_or(0, PmCursor::value_len)
     }

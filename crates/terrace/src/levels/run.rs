@@ -269,6 +269,9 @@ impl Cursor for RunCursor {
     fn value(&self) -> Result<Bytes> {
         either!(self, cursor => cursor.value())
     }
+    fn value_in_place(&self) -> Result<&[u8]> {
+        either!(self, cursor => cursor.value_in_place())
+    }
     fn value_len(&self) -> usize {
         either!(self, cursor => cursor.value_len())
     }

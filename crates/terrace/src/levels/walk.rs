@@ -9,7 +9,7 @@ use terrace_base::{Error, Result};
 use terrace_table::{Cursor, Kind, MergeCursor, merge};
 
 use crate::core::Core;
-use crate::core::engine::{Direction, EngineIter};
+use crate::core::engine::{Direction, EngineIter, Here, Step};
 
 /// Versions that a walk passes one by one before it searches for the next one that it wants: a key that is written all
 /// the time has thousands in a memtable.
@@ -26,6 +26,8 @@ pub(crate) struct MergedIter {
     /// Versions and keys of which the snapshot saw nothing.
     passed: u64,
     core: Arc<Core>,
+    /// Whether the entry that was given last is the cursor's, so that its key is still to be passed.
+    is_here: bool,
     /// Why the value that was given last is not known.
     failure: Option<Error>,
 }
@@ -44,16 +46,19 @@ impl MergedIter {
     /// A walk over `children`, not yet positioned.
     pub fn new(core: &Arc<Core>, children: Vec<Box<dyn Cursor>>, at: u64, direction: Direction) -> Self {
         let (core, cursor, key) = (core.clone(), merge(children), Vec::new());
-        MergedIter { cursor, at, direction, key, passed: 0, core, failure: None }
+        MergedIter { cursor, at, direction, key, passed: 0, core, is_here: false, failure: None }
     }
 
-    /// The next key for which `holds`, with its value; the walk has ended at the first one for which it does not.
-    /// Nothing of that one is folded.
-    pub fn next_in(&mut self, holds: impl Fn(&[u8]) -> bool) -> Result<Option<(Bytes, Bytes)>> {
+    /// The next key for which `holds`; the walk has ended at the first one for which it does not. Nothing of that one is
+    /// folded.
+    pub fn step_in(&mut self, holds: impl Fn(&[u8]) -> bool) -> Result<Option<Step>> {
         self.failure = None;
+        if std::mem::take(&mut self.is_here) {
+            self.leave_forward()?;
+        }
         match self.direction {
-            Direction::Forward => self.next_forward(holds),
-            Direction::Backward => self.next_back(holds),
+            Direction::Forward => self.step_forward(holds),
+            Direction::Backward => self.step_back(holds),
         }
     }
 
@@ -66,7 +71,7 @@ impl MergedIter {
         self.key.extend_from_slice(self.cursor.key());
     }
 
-    fn next_forward(&mut self, holds: impl Fn(&[u8]) -> bool) -> Result<Option<(Bytes, Bytes)>> {
+    fn step_forward(&mut self, holds: impl Fn(&[u8]) -> bool) -> Result<Option<Step>> {
         let mut newer = 0;
         while self.cursor.valid() && holds(self.cursor.key()) {
             if self.cursor.seq() > self.at {
@@ -81,13 +86,17 @@ impl MergedIter {
                 continue;
             }
             self.enter_key();
-            let found = match self.cursor.kind() {
-                Kind::Operand => self.folded_forward()?,
-                _ => self.take()?,
-            };
-            self.leave_forward()?;
-            if found.is_some() {
-                return Ok(found);
+            match self.cursor.kind() {
+                Kind::Put => {
+                    self.is_here = true;
+                    return Ok(Some(Step::Here));
+                }
+                Kind::Operand => {
+                    let (key, value) = self.folded_forward()?;
+                    self.leave_forward()?;
+                    return Ok(Some(Step::Entry(key, value)));
+                }
+                Kind::Delete => self.leave_forward()?,
             }
             self.passed += 1;
         }
@@ -109,12 +118,11 @@ impl MergedIter {
         Ok(())
     }
 
-    fn next_back(&mut self, holds: impl Fn(&[u8]) -> bool) -> Result<Option<(Bytes, Bytes)>> {
+    fn step_back(&mut self, holds: impl Fn(&[u8]) -> bool) -> Result<Option<Step>> {
         while self.cursor.valid() && holds(self.cursor.key()) {
             self.enter_key();
-            let found = self.take_back()?;
-            if found.is_some() {
-                return Ok(found);
+            if let Some((key, value)) = self.take_back()? {
+                return Ok(Some(Step::Entry(key, value)));
             }
             self.passed += 1;
         }
@@ -155,7 +163,7 @@ impl MergedIter {
     fn leap_back(&mut self) -> Result<Option<(Bytes, Bytes)>> {
         self.cursor.seek(&self.key, self.at)?;
         let found = match self.at_same_key() {
-            true if self.cursor.kind() == Kind::Operand => self.folded_forward()?,
+            true if self.cursor.kind() == Kind::Operand => Some(self.folded_forward()?),
             true => self.take()?,
             false => None,
         };
@@ -175,7 +183,7 @@ impl MergedIter {
     }
 
     /// The entry of the operand here and of what it stands on. The cursor passes these.
-    fn folded_forward(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+    fn folded_forward(&mut self) -> Result<(Bytes, Bytes)> {
         let mut stack = Stack::default();
         while self.at_same_key() {
             if self.cursor.kind() != Kind::Operand {
@@ -189,7 +197,7 @@ impl MergedIter {
             self.push(&mut stack)?;
             self.cursor.next()?;
         }
-        Ok(Some(self.fold(stack)))
+        Ok(self.fold(stack))
     }
 
     /// Puts the operand here onto `stack`, unless it is a copy of the one before.
@@ -217,6 +225,7 @@ impl MergedIter {
 
 impl EngineIter for MergedIter {
     fn seek(&mut self, bound: Bound<&[u8]>) -> Result<()> {
+        self.is_here = false;
         match (self.direction, bound) {
             (Direction::Forward, Bound::Unbounded) => self.cursor.seek_first(),
             (Direction::Forward, Bound::Included(key)) => self.cursor.seek(key, u64::MAX),
@@ -239,7 +248,17 @@ impl EngineIter for MergedIter {
     }
 
     fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
-        self.next_in(|_| true)
+        let step = self.step()?;
+        step.map(|step| step.into_entry(&self.here())).transpose()
+    }
+
+    fn step(&mut self) -> Result<Option<Step>> {
+        self.step_in(|_| true)
+    }
+
+    fn here(&self) -> Here<'_> {
+        let cursor: Option<&dyn Cursor> = if self.is_here { Some(&self.cursor) } else { None };
+        Here { key: &self.key, cursor }
     }
 
     fn passed(&self) -> u64 {

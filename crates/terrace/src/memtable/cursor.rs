@@ -120,6 +120,10 @@ impl Cursor for MemCursor {
         Ok(Bytes::copy_from_slice(self.value_bytes()))
     }
 
+    fn value_in_place(&self) -> Result<&[u8]> {
+        Ok(self.value_bytes())
+    }
+
     fn value_len(&self) -> usize {
         self.value_bytes().len()
     }

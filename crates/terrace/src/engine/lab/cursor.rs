@@ -187,6 +187,10 @@ impl Cursor for TreeCursor {
         Ok(self.item().map_or_else(Bytes::new, |item| item.value.clone()))
     }
 
+    fn value_in_place(&self) -> Result<&[u8]> {
+        Ok(self.item().map_or(&[], |item| &item.value))
+    }
+
     fn value_len(&self) -> usize {
         self.item().map_or(0, |item| item.value_len)
     }

@@ -13,7 +13,7 @@ use terrace_table::Cursor;
 
 use super::Wip;
 use super::bucket::{Bucket, Placed};
-use crate::core::engine::{Direction, EngineIter};
+use crate::core::engine::{Direction, EngineIter, Here, Step};
 use crate::levels::walk::MergedIter;
 
 /// The most bytes that a reader's cursor reads ahead.
@@ -26,7 +26,7 @@ pub(super) struct BucketIter {
     at: u64,
     direction: Direction,
     /// The walk's current bucket; none before the first seek and after the end.
-    here: Option<Here>,
+    here: Option<Within>,
     /// What the walks over the buckets before this one passed.
     passed: u64,
 }
@@ -34,18 +34,18 @@ pub(super) struct BucketIter {
 /// The range of a bucket, and the walk over it. The walk keeps only what it reads; the bucket itself, once
 /// replaced, would keep all its other contents.
 #[derive(Debug)]
-struct Here {
+struct Within {
     lower: Vec<u8>,
     upper: Option<Vec<u8>>,
     entries: MergedIter,
 }
 
-impl Here {
+impl Within {
     /// The next entry in its range. A memtable of a bucket that was split reaches beyond the new one, which has not all
     /// that there is of other keys.
-    fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
-        let Here { lower, upper, entries } = self;
-        entries.next_in(|key| **lower <= *key && upper.as_ref().is_none_or(|upper| *key < **upper))
+    fn step(&mut self) -> Result<Option<Step>> {
+        let Within { lower, upper, entries } = self;
+        entries.step_in(|key| **lower <= *key && upper.as_ref().is_none_or(|upper| *key < **upper))
     }
 }
 
@@ -62,7 +62,7 @@ impl BucketIter {
         let cursors = self.cursors(&bucket, bound);
         let mut entries = MergedIter::new(&self.engine.core, cursors, self.at, self.direction);
         entries.seek(bound)?;
-        self.here = Some(Here { lower: bucket.lower.clone(), upper: bucket.upper.clone(), entries });
+        self.here = Some(Within { lower: bucket.lower.clone(), upper: bucket.upper.clone(), entries });
         Ok(())
     }
 
@@ -101,7 +101,7 @@ impl BucketIter {
     }
 
     /// Goes to the bucket after `left` in the walk's direction.
-    fn go_on(&mut self, left: &Here) -> Result<()> {
+    fn go_on(&mut self, left: &Within) -> Result<()> {
         match (self.direction, &left.upper) {
             (Direction::Forward, None) => self.enter(None, Bound::Unbounded),
             (Direction::Forward, Some(upper)) => {
@@ -122,9 +122,18 @@ impl EngineIter for BucketIter {
     }
 
     fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
+        let step = self.step()?;
+        step.map(|step| step.into_entry(&self.here())).transpose()
+    }
+
+    fn here(&self) -> Here<'_> {
+        self.here.as_ref().map_or_else(Here::default, |here| here.entries.here())
+    }
+
+    fn step(&mut self) -> Result<Option<Step>> {
         while let Some(here) = &mut self.here {
-            if let Some(entry) = here.next()? {
-                return Ok(Some(entry));
+            if let Some(step) = here.step()? {
+                return Ok(Some(step));
             }
             if let Some(left) = self.here.take() {
                 self.passed += left.entries.passed();

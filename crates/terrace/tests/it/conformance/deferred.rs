@@ -14,7 +14,7 @@ use terrace_pmem::Granularity;
 
 use super::merging::merging;
 use super::transactions::open;
-use crate::harness::{Engine, Machine, Map, Setup, assert_clean, setups};
+use crate::harness::{Engine, Machine, Map, Setup, assert_clean, setups, stepped};
 
 fn log(db: &Db) -> Keyspace {
     merging(db, "log", MergeOperator::append().deferred())
@@ -48,8 +48,8 @@ fn compare(rng: &mut Rng, reader: &Snapshot, map: &Map) {
     }
     loop {
         let (found, wanted) = match rng.one_in(2) {
-            true => (iter.next(), wanted.pop_front()),
-            false => (iter.next_back(), wanted.pop_back()),
+            true => (stepped(&mut iter, false, rng.one_in(2)), wanted.pop_front()),
+            false => (stepped(&mut iter, true, rng.one_in(2)), wanted.pop_back()),
         };
         let found = found.map(|entry| entry.unwrap());
         let found = found.as_ref().map(|(key, value)| (&key[..], &value[..]));

@@ -8,7 +8,7 @@ use terrace_base::rng::Rng;
 use terrace_pmem::Granularity;
 
 use super::keyspaces::{HOSTILE, owned};
-use crate::harness::{Engine, Machine, Map, all_keyspaces, assert_clean, key_in, setups, there_is};
+use crate::harness::{Engine, Machine, Map, all_keyspaces, assert_clean, key_in, setups, stepped, there_is};
 
 /// What the keyspaces hold, by name; the default one is the one without.
 type Model = BTreeMap<String, Map>;
@@ -87,8 +87,8 @@ fn compare_range(rng: &mut Rng, snapshot: &Snapshot, map: &Map) {
     loop {
         let forward = rng.one_in(2);
         let (found, want) = match forward {
-            true => (iter.next(), wanted.pop_front()),
-            false => (iter.next_back(), wanted.pop_back()),
+            true => (stepped(&mut iter, false, rng.one_in(2)), wanted.pop_front()),
+            false => (stepped(&mut iter, true, rng.one_in(2)), wanted.pop_back()),
         };
         let found = found.map(|entry| entry.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap());
         assert_eq!(found, want, "{range:02x?}");

@@ -8,7 +8,7 @@ use terrace_pmem::Granularity;
 use super::ops::{Move, Op, history};
 use crate::harness::{
     Background, Contents, Engine, Entries, Machine, Map, Setup, Span, assert_clean, entries, get, in_span,
-    setups,
+    setups, stepped,
 };
 
 /// A database and the map it must equal, with everything that is held open on it.
@@ -69,11 +69,11 @@ fn pair(item: Option<terrace::Result<(Bytes, Bytes)>>) -> Option<(Vec<u8>, Vec<u
 }
 
 fn walk(iter: &mut DbIter, cursor: &mut Cursor, moves: &[Move]) {
-    for step in moves {
+    for (i, step) in moves.iter().enumerate() {
         let expected = cursor.step(step);
         let got = match step {
-            Move::Next => Some(pair(iter.next())),
-            Move::NextBack => Some(pair(iter.next_back())),
+            Move::Next => Some(pair(stepped(iter, false, i.is_multiple_of(2)))),
+            Move::NextBack => Some(pair(stepped(iter, true, i.is_multiple_of(2)))),
             Move::Seek(key) => {
                 iter.seek(key);
                 None

@@ -10,7 +10,7 @@ use terrace_pmem::Granularity;
 
 use super::keyspaces::{HOSTILE, owned};
 use super::merging::merging;
-use crate::harness::{Deferred, Engine, Machine, Map, Span, assert_clean, in_span, setups};
+use crate::harness::{Deferred, Engine, Machine, Map, Span, assert_clean, in_span, setups, stepped};
 
 /// What the keyspaces hold, by name; the default one is the one without.
 type Model = BTreeMap<&'static str, Map>;
@@ -163,7 +163,7 @@ fn compare(rng: &mut Rng, snapshot: &Snapshot, map: &Map) {
     let (mut front, mut back) = (Vec::new(), Vec::new());
     loop {
         let forward = rng.one_in(2);
-        let next = if forward { iter.next() } else { iter.next_back() };
+        let next = stepped(&mut iter, !forward, rng.one_in(2));
         let Some((key, value)) = next.map(Result::unwrap) else { break };
         let side = if forward { &mut front } else { &mut back };
         side.push((key.to_vec(), value.to_vec()));

@@ -17,7 +17,7 @@ pub use engines::{ENGINES, Engine, engines_in_memory, engines_on_files};
 pub(crate) use engines::{each_engine, test_each_engine, test_rows};
 pub use keyspaces::{all_keyspaces, default_of, key_in, there_is};
 pub use machine::Machine;
-pub use model::{Contents, Entries, Map, Span, assert_clean, entries, get, in_span};
+pub use model::{Contents, Entries, Map, Span, assert_clean, entries, get, in_span, stepped};
 pub use pausable::Pausable;
 pub use setups::{
     Background, Setup, setups, tiny_engines, tiny_lab, tiny_lsm, tiny_split, tiny_tlsm, tiny_wip,

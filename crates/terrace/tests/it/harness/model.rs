@@ -104,6 +104,17 @@ impl Contents for Snapshot {
     }
 }
 
+/// The next entry of `iter`, from either end, given or shown.
+pub fn stepped(iter: &mut DbIter, from_back: bool, is_shown: bool) -> Option<Result<(Bytes, Bytes)>> {
+    let copied = |key: &[u8], value: &[u8]| (Bytes::copy_from_slice(key), Bytes::copy_from_slice(value));
+    match (from_back, is_shown) {
+        (false, false) => iter.next(),
+        (true, false) => iter.next_back(),
+        (false, true) => iter.next_with(copied),
+        (true, true) => iter.next_back_with(copied),
+    }
+}
+
 /// One value of a snapshot, in the model's type.
 pub fn get(snapshot: &Snapshot, key: &[u8]) -> Option<Vec<u8>> {
     snapshot.get(key).expect("a readable value").map(|value: Bytes| value.to_vec())

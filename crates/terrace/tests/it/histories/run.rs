@@ -11,7 +11,7 @@ use terrace_base::rng::Rng;
 use super::judge::judge;
 use super::record::{Action, Answer, Clock, Held, Later, Op, Recorder, State};
 use super::target::Target;
-use crate::harness::{Contents, Machine, Pausable, Setup, assert_clean};
+use crate::harness::{Contents, Machine, Pausable, Setup, assert_clean, stepped};
 
 /// Keys in play: few, so that threads meet.
 const KEYS: u64 = 20;
@@ -331,7 +331,7 @@ impl Asker<'_> {
 
 /// One step of an iterator into `seen`; false at its end.
 fn step(iter: &mut DbIter, backward: bool, seen: &mut State) -> bool {
-    let item = if backward { iter.next_back() } else { iter.next() };
+    let item = stepped(iter, backward, seen.len().is_multiple_of(2));
     let Some(item) = item else { return false };
     let (key, value) = item.unwrap();
     let in_order =
