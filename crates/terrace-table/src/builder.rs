@@ -300,6 +300,8 @@ impl TableBuilder {
     fn append(&mut self, data: &[u8]) -> Result<()> {
         self.file.append(data).inspect_err(|e| self.failed = Some(e.clone()))?;
         self.flushed += data.len() as u64;
+        // While the next blocks are made, so that the sync at the end has little left.
+        self.file.start_sync();
         Ok(())
     }
 
