@@ -126,14 +126,18 @@ impl MergeCursor {
         Ok(())
     }
 
-    /// Moves forward to the first entry at or after (`key`, `seq`), unless it is there. It searches where
-    /// [`next`](Cursor::next) would pass one entry after the other.
+    /// Moves forward to the first entry at or after (`key`, `seq`), unless it is there or behind. It searches where
+    /// [`next`](Cursor::next) would pass one entry after the other, once in each child: damaged ones that are out of order
+    /// must not be searched for ever.
     pub fn leap(&mut self, key: &[u8], seq: u64) -> Result<()> {
         if self.back {
             self.turn(false)?;
         }
+        let mut searches = self.children.len();
         while self.valid() && order((self.key(), self.seq()), (key, seq)) == Ordering::Less {
-            self.move_current(|child| child.seek(key, seq))?;
+            let is_search = searches > 0;
+            searches -= usize::from(is_search);
+            self.move_current(|child| if is_search { child.seek(key, seq) } else { child.next() })?;
         }
         Ok(())
     }

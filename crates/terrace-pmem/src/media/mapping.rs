@@ -11,6 +11,7 @@
 //! 3. The file is locked for as long as the mapping lives: one process, one mapping, or any number of private ones.
 
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::ptr;
@@ -213,8 +214,8 @@ impl Mapping {
     /// Maps a piece of the file to its place in the reservation.
     fn map_range(&self, from: u64, to: u64, flags: MapFlags) -> rustix::io::Result<()> {
         assert!(from <= to && to <= self.reserved(), "mapping stays inside its reservation");
-        // SAFETY: the range lies inside the reservation, which this value owns (invariant 1), and behind what is in
-        // use: what is mapped there, if a growth that failed left something, nobody knows of.
+        // SAFETY: the range lies inside the reservation, which this value owns (invariant 1); it is not yet
+        // mapped to anything but inaccessible pages, so nothing is replaced under anyone.
         unsafe {
             let at = self.base.add(from as usize);
             let len = (to - from) as usize;
@@ -278,15 +279,34 @@ impl Mapping {
         }
         extend(&self.file, &self.name, old, len, self.backing == Backing::Tmpfs)?;
         self.map_range(old, len, flags(self.backing)).map_err(|e| Error::io(&self.name, "map", e.into()))?;
-        // Nothing of the new range is dirty, so that this waits for the length alone. `fsync` would write out every
-        // page of the file that was stored to, while a writer waits.
-        self.sync_mapped(old, len)?;
+        self.sync_length(old, len).inspect_err(|_| self.unmap(old, len))?;
         self.len.store(len, Ordering::Release);
         if let Some(prefault) = &*self.prefault.lock() {
             // SAFETY: `drop` joins the prefault before it unmaps.
             unsafe { prefault.range(self.base.add(old as usize), len - old) };
         }
         Ok(())
+    }
+
+    /// Makes the file's length durable, of which the range was just mapped. Nothing there is dirty, so that ext4 and xfs
+    /// wait for the length alone, where `fsync` would have every page written that was stored to. The system may tell by
+    /// it that it has lost other pages, also for want of room: that is no lack of room for this range.
+    fn sync_length(&self, from: u64, to: u64) -> Result<()> {
+        let synced = self.msync(from, to);
+        synced.map_err(|e| Error::io(&self.name, "sync", io::Error::other(io::Error::from(e))))
+    }
+
+    /// Makes a range inaccessible again of which nobody knows yet.
+    fn unmap(&self, from: u64, to: u64) {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: the range lies inside the reservation, which this value owns (invariant 1), and behind what is in use.
+        let unmapped = unsafe {
+            let at = self.base.add(from as usize).cast();
+            rustix::mm::mmap_anonymous(at, (to - from) as usize, ProtFlags::empty(), flags)
+        };
+        if unmapped.is_err() {
+            self.reserved.store(from, Ordering::Release);
+        }
     }
 
     /// The identity of the mapped file; see [`Media::instance`](super::Media::instance).
@@ -304,18 +324,17 @@ impl Mapping {
         if from >= to || self.private {
             return Ok(());
         }
-        self.sync_mapped(from, to)
+        self.msync(from, to).map_err(|e| Error::io(&self.name, "sync", e.into()))
     }
 
     /// `msync` of whole pages that are mapped. What the file system needs to find them is durable, too.
-    fn sync_mapped(&self, from: u64, to: u64) -> Result<()> {
+    fn msync(&self, from: u64, to: u64) -> rustix::io::Result<()> {
         assert!(from <= to && to <= self.reserved(), "mapping stays inside its reservation");
         // SAFETY: the range lies inside the reservation (invariant 1); msync changes no memory, and refuses what is
         // not mapped.
         unsafe {
             rustix::mm::msync(self.base.add(from as usize).cast(), (to - from) as usize, MsyncFlags::SYNC)
         }
-        .map_err(|e| Error::io(&self.name, "sync", e.into()))
     }
 
     /// Starts touching pages in the background. Pages of a disk file are left alone: touching would only make

@@ -6,6 +6,16 @@ use bytes::Bytes;
 use terrace_base::{Error, Result};
 use terrace_table::Entry;
 
+use super::Core;
+
+impl Core {
+    /// Why what was shown is not to be relied upon: what could not be read through a mapping is zeros.
+    pub fn shown_as_zeros(&self) -> Error {
+        let why = "a table could not be read through its mapping while a value was shown";
+        Error::io(&self.dir, "read", std::io::Error::other(why))
+    }
+}
+
 /// A value that a reader is shown.
 #[derive(Debug)]
 pub(crate) struct Lent<'v> {

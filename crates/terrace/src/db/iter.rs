@@ -200,7 +200,12 @@ impl StoredIter {
             let key = key_of(&step, &**walk);
             exclude(bound, key);
             self.hold.check_owner_of(key)?;
-            return Ok(Some(show(key, value?)));
+            let made = show(key, value?);
+            // It may lie in a mapping that has failed meanwhile.
+            return match self.hold.failed_maps() == self.failed_maps {
+                true => Ok(Some(made)),
+                false => Err(self.hold.shown_as_zeros()),
+            };
         }
     }
 }
@@ -309,8 +314,9 @@ impl DbIter {
         item_of(step.map(|entry| entry.map(|(place, value)| (space.key_at(place), value))), &mut self.failed)
     }
 
-    /// What `f` makes of the next entry, without a copy of its key and value as a rule: see
-    /// [`Db::get_with`](crate::Db::get_with). It may be mixed with `next`.
+    /// What `f` makes of the next entry. In `lsm`, `tlsm` and `wip` it is shown where it lies, as by
+    /// [`Db::get_with`](crate::Db::get_with), unless operands are to be folded, or there are range tombstones or
+    /// deadlines; elsewhere it is read as by `next`. Calls may be mixed with those of `next`.
     ///
     /// ```
     /// # let dir = tempfile::tempdir().unwrap();
@@ -327,12 +333,13 @@ impl DbIter {
     ///
     /// # Errors
     ///
-    /// Those of `next`. `f` is not called then.
+    /// Those of `next`. If a table turns out to be unreadable while `f` looks at it, the call fails after all, and what `f`
+    /// was shown is not to be relied upon.
     pub fn next_with<T>(&mut self, f: impl FnOnce(&[u8], &[u8]) -> T) -> Option<Result<T>> {
         self.shown(Direction::Forward, f)
     }
 
-    /// The same from the back.
+    /// The same from the back, where entries are read as by `next_back`.
     pub fn next_back_with<T>(&mut self, f: impl FnOnce(&[u8], &[u8]) -> T) -> Option<Result<T>> {
         self.shown(Direction::Backward, f)
     }

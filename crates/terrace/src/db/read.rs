@@ -247,6 +247,11 @@ impl Hold {
         self.core.table_reader.maps().failures()
     }
 
+    /// See [`Core::shown_as_zeros`].
+    pub fn shown_as_zeros(&self) -> Error {
+        self.core.shown_as_zeros()
+    }
+
     /// See [`TableReader::soundly`](crate::core::table_reads::TableReader::soundly).
     pub fn soundly<T>(&self, read: impl FnMut() -> T) -> T {
         self.core.table_reader.soundly(read)
@@ -437,10 +442,7 @@ pub(super) fn shown_with_number<T>(
     })?;
     engine.intact()?;
     if has_failed {
-        // What could not be read through a mapping has been shown as zeros.
-        let why =
-            std::io::Error::other("a table could not be read through its mapping while a value was shown");
-        return Err(Error::io(&core.dir, "read", why));
+        return Err(core.shown_as_zeros());
     }
     Ok(made)
 }

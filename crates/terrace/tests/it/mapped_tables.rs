@@ -117,6 +117,35 @@ fn tables_that_are_cut_under_their_mappings_are_errors_and_not_the_end() {
     }
 }
 
+/// Somebody cuts tables while a value in one of them is shown: what is shown as right is right.
+#[test]
+fn a_table_that_is_cut_while_its_value_is_shown_is_an_error() {
+    for engine in engines_on_files() {
+        for from_back in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let (db, map) = filled(dir.path(), options(engine, TableReads::Mapped));
+            let mut iter = db.iter().unwrap();
+            for _ in 0..100 {
+                stepped(&mut iter, from_back, true).unwrap().unwrap();
+            }
+            let cut = |key: &[u8], value: &[u8]| {
+                for table in tables(dir.path()) {
+                    OpenOptions::new().write(true).open(table).unwrap().set_len(0).unwrap();
+                }
+                (key.to_vec(), value.to_vec())
+            };
+            let shown = if from_back { iter.next_back_with(cut) } else { iter.next_with(cut) };
+            match shown.unwrap() {
+                Ok((key, value)) => assert!(map[&key] == value, "{engine:?}"),
+                Err(e) => {
+                    assert!(e.to_string().contains("while a value was shown"), "{e}");
+                    assert!(iter.next().is_none() && iter.next_with(|_, _| ()).is_none());
+                }
+            }
+        }
+    }
+}
+
 fn machine(engine: EngineKind) -> Machine {
     Machine::new(&Setup::tiny("mapped", &Engine::of(engine)).on(Granularity::Page))
 }

@@ -72,13 +72,19 @@ impl TreeCursor {
             self.items.reverse();
             self.at = self.items.len().saturating_sub(1);
         }
-        if let Purpose::Reading(moment) = &self.purpose
-            && !moment.lasts()
-        {
+        if !self.is_current() {
             self.items.clear();
             self.more = (false, false);
         }
         Ok(())
+    }
+
+    /// Whether what was loaded is what a reader is to see.
+    fn is_current(&self) -> bool {
+        match &self.purpose {
+            Purpose::Reading(moment) => moment.lasts(),
+            Purpose::Hiding(_) => true,
+        }
     }
 
     /// Loads the items of one batch of keys; returns whether there may be more, and from where on.
@@ -98,6 +104,12 @@ impl TreeCursor {
             Some(last) => Ok((batch.len() == KEYS, Bound::Excluded(batch.key(last).to_vec()))),
             None => Ok((false, from)),
         }
+    }
+
+    /// Whether the items that are loaded reach from before `key` to behind it, or to it.
+    fn loaded_around(&self, key: &[u8]) -> bool {
+        let ends = self.items.first().zip(self.items.last());
+        self.is_current() && ends.is_some_and(|(first, last)| *first.key <= *key && *key <= *last.key)
     }
 
     /// Loads the version of `key`, if there is one to show; returns the bytes copied. The caller has been
@@ -131,7 +143,10 @@ impl Cursor for TreeCursor {
     }
 
     fn seek(&mut self, key: &[u8], seq: u64) -> Result<()> {
-        self.load(Bound::Included(key.to_vec()), false)?;
+        match self.loaded_around(key) {
+            true => self.at = self.items.partition_point(|item| *item.key < *key),
+            false => self.load(Bound::Included(key.to_vec()), false)?,
+        }
         match self.item() {
             // A newer version precedes the requested position.
             Some(item) if item.key == key && item.seq > seq => self.next(),
@@ -140,7 +155,10 @@ impl Cursor for TreeCursor {
     }
 
     fn seek_back(&mut self, key: &[u8], seq: u64) -> Result<()> {
-        self.load(Bound::Included(key.to_vec()), true)?;
+        match self.loaded_around(key) {
+            true => self.at = self.items.partition_point(|item| *item.key <= *key) - 1,
+            false => self.load(Bound::Included(key.to_vec()), true)?,
+        }
         match self.item() {
             Some(item) if item.key == key && item.seq < seq => self.prev(),
             _ => Ok(()),
