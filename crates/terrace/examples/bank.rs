@@ -133,10 +133,11 @@ fn main() -> Result<()> {
 mod tests {
     use super::*;
 
+    /// Must catch transfers that come too late each time, and give up.
     #[test]
     fn no_money_comes_or_goes_over_two_lives() {
         let dir = tempfile::tempdir().unwrap();
-        (0..2).for_each(|_| run(dir.path(), 50).unwrap());
+        (0..2).for_each(|_| run(dir.path(), TRANSFERS).unwrap());
     }
 
     #[test]

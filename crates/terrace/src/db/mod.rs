@@ -125,6 +125,8 @@ struct Store {
     closed: AtomicBool,
     /// Held by who tries again what others' writes have spoilt: such attempts do not spoil each other's.
     turn: Mutex<()>,
+    /// Whether who has it is to be let go first.
+    lets_first: AtomicBool,
     /// Whether writes that may go past the queue do not.
     all_queue: AtomicBool,
     catalog: Catalog,
@@ -191,6 +193,7 @@ impl Db {
             streams,
             closed,
             turn,
+            lets_first: AtomicBool::new(false),
             all_queue: AtomicBool::new(false),
             catalog,
             sweeps,

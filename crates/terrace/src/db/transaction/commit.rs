@@ -10,6 +10,7 @@
 //!    queue: nobody waits for it.
 //! 5. What keeps old versions for the transaction goes before its batch is applied, unless comparing needs it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use terrace_base::{Error, ErrorKind, Result};
@@ -33,6 +34,26 @@ const TURN: Duration = Duration::from_millis(2);
 
 /// Attempts up to which the wait grows.
 const MOST_TURNS: u32 = 16;
+
+/// Attempts after which others let who has the turn go first.
+const PATIENCE: u32 = 8;
+
+/// Has others wait before their first attempts, as long as it is kept by the thread that has the turn. Two threads that
+/// write the same can fall into step, so that always the same one is too late.
+struct LetFirst<'s>(&'s AtomicBool);
+
+impl LetFirst<'_> {
+    fn ask(is_asked: &AtomicBool) -> LetFirst<'_> {
+        is_asked.store(true, Ordering::Relaxed);
+        LetFirst(is_asked)
+    }
+}
+
+impl Drop for LetFirst<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
 
 impl Transaction {
     /// Applies all that was written, or nothing of it.
@@ -123,7 +144,10 @@ impl Db {
         options: TransactionOptions,
         mut work: impl FnMut(&Transaction) -> Result<T>,
     ) -> Result<T> {
-        let (mut attempt, mut turn) = (1, None);
+        if self.inner.lets_first.load(Ordering::Relaxed) {
+            drop(self.inner.turn.try_lock_for(TURN));
+        }
+        let (mut attempt, mut turn, mut first) = (1, None, None);
         loop {
             let transaction = self.transaction_with(options);
             let outcome = work(&transaction).and_then(|value| transaction.commit().map(|()| value));
@@ -131,9 +155,14 @@ impl Db {
                 Err(e) if e.kind() == ErrorKind::Conflict && attempt < options.attempts => {}
                 outcome => return outcome,
             }
+            // What it met may not be visible yet, if its writer was stopped in the middle: a new snapshot would meet it
+            // again, as often as that takes.
+            self.inner.alone(|_| Ok(()))?;
             if turn.is_none() {
                 // The thread that has it waits for nobody, so a turn that does not come is no deadlock.
                 turn = self.inner.turn.try_lock_for(TURN * attempt.min(MOST_TURNS));
+            } else if attempt >= PATIENCE && first.is_none() {
+                first = Some(LetFirst::ask(&self.inner.lets_first));
             }
             attempt += 1;
         }
