@@ -7,7 +7,7 @@ use std::process::Stdio;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::engines;
-use crate::support::{Bed, finish, piped, run, terrace};
+use crate::support::{Bed, ended_with_input_open, finish, piped, run, terrace};
 
 /// Every command that takes a database, with what else it needs.
 const ON_A_DATABASE: &[(&str, &[&str])] = &[
@@ -148,8 +148,7 @@ fn every_signal_that_asks_for_an_end_gets_an_orderly_one() {
         let lines: String = (0..20_000).map(|i| format!("key{i:06}\tvalue\n")).collect();
         child.stdin.as_mut().unwrap().write_all(lines.as_bytes()).unwrap();
         kill_process(Pid::from_child(&child), signal).unwrap();
-        // Its input stays open: it must stop of itself.
-        let output = child.wait_with_output().unwrap();
+        let output = ended_with_input_open(child);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "{said}");
         assert_closed_in_order(&bed);

@@ -1,11 +1,11 @@
 //! Other processes: kills, interrupts, and a database that is in use.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::process::{Child, Output};
+use std::process::Child;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::support::{Bed, finish};
+use crate::support::{Bed, ended_with_input_open, finish};
 
 fn lines(from: u32, to: u32) -> Vec<u8> {
     (from..to).flat_map(|i| format!("key/{i:08}\tvalue number {i}\n").into_bytes()).collect()
@@ -16,12 +16,6 @@ fn import_at_work(bed: &Bed, records: u32) -> Child {
     let mut child = bed.spawn("import", &["-"]);
     child.stdin.as_mut().unwrap().write_all(&lines(0, records)).unwrap();
     child
-}
-
-/// Waits for `child`, which must end of itself: an end of its input would be one more reason to.
-fn ended_with_input_open(mut child: Child) -> Output {
-    let _input = child.stdin.take();
-    child.wait_with_output().unwrap()
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use tempfile::TempDir;
 
@@ -106,6 +106,12 @@ pub fn piped(process: &mut Command) -> Child {
 /// Runs the binary with `args` alone.
 pub fn run(args: &[&str]) -> Run {
     finish(piped(terrace().args(args)), b"")
+}
+
+/// Waits for `child`, which must end of itself: an end of its input would be one more reason to.
+pub fn ended_with_input_open(mut child: Child) -> Output {
+    let _input = child.stdin.take();
+    child.wait_with_output().unwrap()
 }
 
 /// Feeds a process and waits for its end.
