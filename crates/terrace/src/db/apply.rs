@@ -14,17 +14,17 @@ use crate::core::condition::Check;
 use crate::core::request::{Group, Request};
 use crate::keyspaces::callbacks;
 
-/// Has all writes queue as long as it is kept.
-struct Shut<'s>(&'s AtomicBool);
+/// A flag that is true as long as this is kept. One thread at a time raises it.
+pub(super) struct Raised<'s>(&'s AtomicBool);
 
-impl Shut<'_> {
-    fn of(all_queue: &AtomicBool) -> Shut<'_> {
-        all_queue.store(true, Ordering::Relaxed);
-        Shut(all_queue)
+impl Raised<'_> {
+    pub(super) fn of(flag: &AtomicBool) -> Raised<'_> {
+        flag.store(true, Ordering::Relaxed);
+        Raised(flag)
     }
 }
 
-impl Drop for Shut<'_> {
+impl Drop for Raised<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Relaxed);
     }
@@ -58,7 +58,7 @@ impl Store {
                 return Ok(done);
             }
             // Others may be faster for ever: from now on they queue behind this group.
-            shut.get_or_insert_with(|| Shut::of(&self.all_queue));
+            shut.get_or_insert_with(|| Raised::of(&self.all_queue));
         }
     }
 

@@ -10,7 +10,7 @@
 //!    queue: nobody waits for it.
 //! 5. What keeps old versions for the transaction goes before its batch is applied, unless comparing needs it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use terrace_base::{Error, ErrorKind, Result};
@@ -22,6 +22,7 @@ use crate::batch::{Op, WriteBatch};
 use crate::core::condition::{Condition, Expected};
 use crate::core::recent_writes::Noted;
 use crate::core::snapshots::Held;
+use crate::db::apply::Raised;
 use crate::db::keyspace::sweep;
 use crate::db::read::{Hold, Snapshot};
 use crate::db::{Db, Store};
@@ -35,25 +36,9 @@ const TURN: Duration = Duration::from_millis(2);
 /// Attempts up to which the wait grows.
 const MOST_TURNS: u32 = 16;
 
-/// Attempts after which others let who has the turn go first.
+/// Attempts after which others wait before their first ones for who has the turn. Two threads that write the same can fall
+/// into step, so that always the same one is too late.
 const PATIENCE: u32 = 8;
-
-/// Has others wait before their first attempts, as long as it is kept by the thread that has the turn. Two threads that
-/// write the same can fall into step, so that always the same one is too late.
-struct LetFirst<'s>(&'s AtomicBool);
-
-impl LetFirst<'_> {
-    fn ask(is_asked: &AtomicBool) -> LetFirst<'_> {
-        is_asked.store(true, Ordering::Relaxed);
-        LetFirst(is_asked)
-    }
-}
-
-impl Drop for LetFirst<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
-    }
-}
 
 impl Transaction {
     /// Applies all that was written, or nothing of it.
@@ -162,7 +147,7 @@ impl Db {
                 // The thread that has it waits for nobody, so a turn that does not come is no deadlock.
                 turn = self.inner.turn.try_lock_for(TURN * attempt.min(MOST_TURNS));
             } else if attempt >= PATIENCE && first.is_none() {
-                first = Some(LetFirst::ask(&self.inner.lets_first));
+                first = Some(Raised::of(&self.inner.lets_first));
             }
             attempt += 1;
         }
