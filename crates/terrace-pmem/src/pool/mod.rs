@@ -204,10 +204,11 @@ impl Pool {
         self.inner.media.sync().inspect_err(|_| self.distrust_in(session))
     }
 
-    /// Notes a failure of the medium that is no lack of room: it may be how the system tells that it has lost pages, and
-    /// it tells that once.
+    /// Notes that a growth could not be synced: it may be how the system tells that it has lost pages, and it tells that
+    /// once.
     pub(crate) fn doubt_after(&self, why: &Error) {
-        if !why.is_out_of_space() && !self.inner.media.power_safe() {
+        let is_sync = matches!(why, Error::Io { operation: "sync", .. });
+        if is_sync && !self.inner.media.power_safe() {
             self.distrust_in(&mut self.inner.session.lock());
         }
     }

@@ -140,13 +140,11 @@ impl Db {
                 Err(e) if e.kind() == ErrorKind::Conflict && attempt < options.attempts => {}
                 outcome => return outcome,
             }
-            // What it met may not be visible yet, if its writer was stopped in the middle: a new snapshot would meet it
-            // again, as often as that takes.
-            self.inner.alone(|_| Ok(()))?;
             if turn.is_none() {
                 // The thread that has it waits for nobody, so a turn that does not come is no deadlock.
                 turn = self.inner.turn.try_lock_for(TURN * attempt.min(MOST_TURNS));
-            } else if attempt >= PATIENCE && first.is_none() {
+            }
+            if turn.is_some() && attempt >= PATIENCE && first.is_none() {
                 first = Some(Raised::of(&self.inner.lets_first));
             }
             attempt += 1;
