@@ -28,7 +28,8 @@ pub(super) fn extend(file: &File, name: &Path, from: u64, to: u64, on_tmpfs: boo
 pub(super) fn set_aside(file: &File, name: &Path, from: u64, to: u64) -> Result<()> {
     let failed = |e: Errno| Error::io(name, "extend", e.into());
     let before = rustix::fs::fstat(file).map_err(failed)?.st_size;
-    let outcome = rustix::fs::fallocate(file, FallocateFlags::empty(), from, to - from);
+    let outcome =
+        rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), from, to - from));
     if outcome.is_err() {
         // Some file systems keep what they had taken when there was no more.
         let _ = rustix::fs::ftruncate(file, before as u64);

@@ -75,6 +75,8 @@ pub(crate) struct Inner {
     generation: u64,
     /// The pool's state slots; see `state`.
     session: Mutex<state::Session>,
+    /// A growth could not be synced.
+    is_doubted: AtomicBool,
     /// A debt that was noted since the pool was opened, or found by one that cannot reclaim.
     unreclaimed: AtomicBool,
     /// Closed in order: nothing is stored any more.
@@ -197,11 +199,19 @@ impl Pool {
         if self.inner.media.power_safe() {
             return Ok(());
         }
+        self.check_trusted(session)?;
+        self.inner.media.sync().inspect_err(|_| self.distrust_in(session))?;
+        // A growth beside it may have been told what this sync was not.
+        self.check_trusted(session)
+    }
+
+    fn check_trusted(&self, session: &mut state::Session) -> Result<()> {
+        self.keep_doubt(session);
         if session.is_distrusted() {
             let failed = std::io::Error::other("an earlier attempt has failed");
             return Err(Error::io(&self.inner.name, "sync", failed));
         }
-        self.inner.media.sync().inspect_err(|_| self.distrust_in(session))
+        Ok(())
     }
 
     /// Notes that a growth could not be synced: it may be how the system tells that it has lost pages, and it tells that
@@ -209,7 +219,18 @@ impl Pool {
     pub(crate) fn doubt_after(&self, why: &Error) {
         let is_sync = matches!(why, Error::Io { operation: "sync", .. });
         if is_sync && !self.inner.media.power_safe() {
-            self.distrust_in(&mut self.inner.session.lock());
+            self.inner.is_doubted.store(true, Ordering::Release);
+            // Whoever has the session looks at the doubt after a sync. It may wait for a lock of the caller's.
+            if let Some(mut session) = self.inner.session.try_lock() {
+                self.keep_doubt(&mut session);
+            }
+        }
+    }
+
+    /// Makes a [doubt](Self::doubt_after) last longer than this session.
+    fn keep_doubt(&self, session: &mut state::Session) {
+        if self.inner.is_doubted.load(Ordering::Acquire) {
+            self.distrust_in(session);
         }
     }
 

@@ -125,6 +125,7 @@ impl Pool {
                 generation: parts.session.generation(),
                 still: RwLock::new(parts.session.is_read_only()),
                 session: Mutex::new(parts.session),
+                is_doubted: AtomicBool::new(false),
                 // A salvage inherits nothing, and so it frees nothing either.
                 unreclaimed: AtomicBool::new(options.salvage && parts.unreclaimed),
                 over: AtomicBool::new(false),

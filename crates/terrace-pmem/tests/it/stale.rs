@@ -382,17 +382,25 @@ impl Media for Failing {
     }
 }
 
+/// Takes extents until one is refused.
+fn fill(pool: &Pool) -> Result<()> {
+    loop {
+        pool.reserve_extent(ARENA, 1 << 10)?;
+    }
+}
+
 /// The system says once that it could not write back; a second attempt succeeds, and has written nothing.
 #[test]
 fn a_pool_that_could_not_be_written_back_once_is_not_trusted() {
-    for how in ["sync", "close"] {
+    for how in ["sync", "close", "growth"] {
         let media = Failing::new(None, 0);
         let pool = Pool::create_on(media.clone(), name(), &small()).unwrap();
         pool.set_root("a", 1).unwrap();
         media.failures.store(1, Ordering::Relaxed);
         let failed = match how {
             "sync" => pool.sync(),
-            _ => pool.close(),
+            "close" => pool.close(),
+            _ => fill(&pool),
         };
         assert_eq!(failed.unwrap_err().kind(), ErrorKind::Io, "{how}");
         assert_eq!(media.failures.load(Ordering::Relaxed), 0);

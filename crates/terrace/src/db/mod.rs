@@ -17,6 +17,7 @@ mod scrub;
 mod swap;
 mod traces;
 mod transaction;
+mod turn;
 mod write;
 
 use std::cell::Cell;
@@ -26,7 +27,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 use terrace_disk::FileLock;
 
@@ -40,6 +40,7 @@ use crate::db::keyspace::sweep::Sweeps;
 use crate::db::range_delete::RangeDeletes;
 use crate::db::scrub::Scrubs;
 use crate::db::traces::Traces;
+use crate::db::turn::Turns;
 use crate::engine;
 use crate::env::Env;
 use crate::keyspaces::callbacks;
@@ -123,10 +124,8 @@ struct Store {
     streams: AtomicU64,
     /// Set by the current leader, so that no group is applied beside or after the close.
     closed: AtomicBool,
-    /// Held by who tries again what others' writes have spoilt: such attempts do not spoil each other's.
-    turn: Mutex<()>,
-    /// Whether who has it is to be let go first.
-    lets_first: AtomicBool,
+    /// Among those who try a transaction again.
+    turns: Turns,
     /// Whether writes that may go past the queue do not.
     all_queue: AtomicBool,
     catalog: Catalog,
@@ -179,7 +178,6 @@ impl Db {
             let _ = engine.close();
         };
         let catalog = Catalog::open(&*unmasked, &core).inspect_err(|_| give_up(&unmasked))?;
-        let turn = Mutex::new(());
         let (sweeps, range_deletes) = (Arc::default(), RangeDeletes::default());
         let engine: Arc<dyn Engine> = Arc::new(Masked::new(unmasked.clone(), core.clone()));
         let store = Store {
@@ -192,8 +190,7 @@ impl Db {
             last_seq,
             streams,
             closed,
-            turn,
-            lets_first: AtomicBool::new(false),
+            turns: Turns::default(),
             all_queue: AtomicBool::new(false),
             catalog,
             sweeps,

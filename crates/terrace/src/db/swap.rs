@@ -1,7 +1,5 @@
 //! Reading and writing one key in one step, without a transaction.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use terrace_base::Result;
 use terrace_table::Kind;
@@ -10,9 +8,6 @@ use super::Db;
 use crate::batch::Op;
 use crate::core::condition::{Condition, Expected};
 use crate::options::WriteOptions;
-
-/// How long a writer waits for its turn, once others have been faster.
-const TURN: Duration = Duration::from_millis(1);
 
 /// A key had another value than the one that [`Db::compare_and_swap`] was told to expect.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,7 +152,7 @@ impl Db {
         swap: impl Fn(Option<&[u8]>, Option<&[u8]>) -> Result<Result<(), CasMismatch>>,
         skips: Skips,
     ) -> Result<Option<Bytes>> {
-        let mut turn = None;
+        let mut attempts = self.inner.turns.begin();
         loop {
             let new = update(current.as_deref())?;
             let new = new.as_ref().map(AsRef::as_ref);
@@ -169,9 +164,7 @@ impl Db {
                 Ok(()) => return Ok(current),
                 Err(mismatch) => current = mismatch.current,
             }
-            if turn.is_none() {
-                turn = self.inner.turn.try_lock_for(TURN);
-            }
+            attempts.fail();
         }
     }
 }

@@ -10,9 +10,6 @@
 //!    queue: nobody waits for it.
 //! 5. What keeps old versions for the transaction goes before its batch is applied, unless comparing needs it.
 
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-
 use terrace_base::{Error, ErrorKind, Result};
 
 use super::reads::{Reads, Seen};
@@ -22,23 +19,12 @@ use crate::batch::{Op, WriteBatch};
 use crate::core::condition::{Condition, Expected};
 use crate::core::recent_writes::Noted;
 use crate::core::snapshots::Held;
-use crate::db::apply::Raised;
 use crate::db::keyspace::sweep;
 use crate::db::read::{Hold, Snapshot};
 use crate::db::{Db, Store};
 use crate::keyspaces::Space;
 use crate::options::WriteOptions;
 use parking_lot::RwLockReadGuard;
-
-/// How long the second attempt waits for its turn. Each further one waits longer by as much.
-const TURN: Duration = Duration::from_millis(2);
-
-/// Attempts up to which the wait grows.
-const MOST_TURNS: u32 = 16;
-
-/// Attempts after which others wait before their first ones for who has the turn. Two threads that write the same can fall
-/// into step, so that always the same one is too late.
-const PATIENCE: u32 = 8;
 
 impl Transaction {
     /// Applies all that was written, or nothing of it.
@@ -129,25 +115,15 @@ impl Db {
         options: TransactionOptions,
         mut work: impl FnMut(&Transaction) -> Result<T>,
     ) -> Result<T> {
-        if self.inner.lets_first.load(Ordering::Relaxed) {
-            drop(self.inner.turn.try_lock_for(TURN));
-        }
-        let (mut attempt, mut turn, mut first) = (1, None, None);
+        let mut attempts = self.inner.turns.begin();
         loop {
             let transaction = self.transaction_with(options);
             let outcome = work(&transaction).and_then(|value| transaction.commit().map(|()| value));
             match outcome {
-                Err(e) if e.kind() == ErrorKind::Conflict && attempt < options.attempts => {}
+                Err(e) if e.kind() == ErrorKind::Conflict && attempts.failed() + 1 < options.attempts => {}
                 outcome => return outcome,
             }
-            if turn.is_none() {
-                // The thread that has it waits for nobody, so a turn that does not come is no deadlock.
-                turn = self.inner.turn.try_lock_for(TURN * attempt.min(MOST_TURNS));
-            }
-            if turn.is_some() && attempt >= PATIENCE && first.is_none() {
-                first = Some(Raised::of(&self.inner.lets_first));
-            }
-            attempt += 1;
+            attempts.fail();
         }
     }
 
