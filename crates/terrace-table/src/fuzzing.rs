@@ -15,7 +15,7 @@ pub fn block(data: &[u8]) {
             assert_eq!(block.entry_of(found).value, block.bytes(value));
         }
         let _ = block.view().value_at_or_after(None, key, 500);
-        let _ = block.restart_before(key, 500);
+        let _ = block.view().at_or_after(key, 500);
     }
     let mut cursor = BlockCursor::default();
     cursor.set(Some(Held::Own(block)));

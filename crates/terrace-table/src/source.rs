@@ -107,6 +107,11 @@ impl Source {
     /// the system together with the following ones.
     fn mapped(&mut self, handle: Handle, before: Option<Handle>) -> Result<Option<Block>> {
         let Some(map) = self.table.map().filter(|_| self.fill_cache) else { return Ok(None) };
+        if !self.goes_on {
+            // The header, and where a search begins.
+            map.prefetch(handle.offset, handle.offset + 1);
+            map.prefetch(handle.end() - 1, handle.end());
+        }
         let is_announced = self.announced.contains(&handle.offset) || map.is_verified(handle.offset);
         if before.is_some() && !is_announced {
             let (from, to) = self.range_to_read(handle, before)?;

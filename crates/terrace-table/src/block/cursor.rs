@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use super::read::{Block, Held};
+use super::read::{Block, Held, RawEntry};
 use crate::entry::{Kind, order};
 use crate::frame::Malformed;
 
@@ -82,12 +82,24 @@ impl BlockCursor {
     fn load(&mut self, block: &Block, at: usize) -> Result<(), Malformed> {
         self.valid = false;
         let entry = block.entry(at)?;
+        self.enter(block, entry)
+    }
+
+    /// Moves to `entry`, whose key begins with that of `begin`.
+    fn place(&mut self, block: &Block, entry: RawEntry, begin: &[u8]) -> Result<(), Malformed> {
+        self.key.clear();
+        self.key.extend_from_slice(begin.get(..entry.shared).unwrap_or_default());
+        self.enter(block, entry)
+    }
+
+    /// Moves to `entry`; the bytes that its key shares are in `self.key`.
+    fn enter(&mut self, block: &Block, entry: RawEntry) -> Result<(), Malformed> {
         if entry.shared > self.key.len() {
             return Err(Malformed::new("a prefix shared with the entry before", "a longer one"));
         }
         self.key.truncate(entry.shared);
         self.key.extend_from_slice(block.bytes(entry.suffix.clone()));
-        self.at = at;
+        self.at = entry.at;
         self.seq = entry.seq;
         self.kind = Some(entry.kind);
         self.value = entry.value;
@@ -136,11 +148,8 @@ impl BlockCursor {
     pub fn seek(&mut self, key: &[u8], seq: u64) -> Result<(), Malformed> {
         self.leave();
         self.lend(|this, block| {
-            this.load_restart(block, block.restart_before(key, seq)?)?;
-            while this.valid && order((&this.key, this.seq), (key, seq)) == Ordering::Less {
-                this.step(block)?;
-            }
-            Ok(())
+            let found = block.view().at_or_after(key, seq)?;
+            found.map_or(Ok(()), |entry| this.place(block, entry, key))
         })
     }
 

@@ -56,6 +56,8 @@ impl Deref for Held {
 /// One entry, decoded but for its key's shared prefix.
 #[derive(Debug, Clone)]
 pub(crate) struct RawEntry {
+    /// Where it begins.
+    pub at: usize,
     pub shared: usize,
     /// The rest of the key, as a range of the payload.
     pub suffix: Range<usize>,
@@ -197,11 +199,6 @@ impl Block {
         self.view().entry(at)
     }
 
-    /// The last restart that sorts before (`key`, `seq`), or the first.
-    pub fn restart_before(&self, key: &[u8], seq: u64) -> Result<usize, Malformed> {
-        self.view().restart_before(key, seq)
-    }
-
     /// The newest version of `key` with a sequence number up to `max_seq`.
     pub fn find(&self, key: &[u8], max_seq: u64) -> Result<Lookup, Malformed> {
         self.view().find(key, max_seq)
@@ -254,7 +251,8 @@ impl<'a> View<'a> {
     }
 
     #[inline]
-    fn try_entry(&self, mut at: usize) -> Option<RawEntry> {
+    fn try_entry(&self, begin: usize) -> Option<RawEntry> {
+        let mut at = begin;
         let data = self.data.get(..self.limit)?;
         let shared = varint(data, &mut at)?;
         let unshared = varint(data, &mut at)?;
@@ -270,7 +268,8 @@ impl<'a> View<'a> {
             return None;
         }
         let kind = Kind::from_u8(kind_bits(tag))?;
-        Some(RawEntry { shared: shared as usize, suffix: at..value_at, value: value_at..end, seq, kind })
+        let (suffix, value) = (at..value_at, value_at..end);
+        Some(RawEntry { at: begin, shared: shared as usize, suffix, value, seq, kind })
     }
 
     /// The restart entry at `at`, whose key must be whole.
@@ -306,7 +305,7 @@ impl<'a> View<'a> {
     }
 
     /// The last restart that sorts before (`key`, `seq`), or the first.
-    pub fn restart_before(&self, key: &[u8], seq: u64) -> Result<usize, Malformed> {
+    fn restart_before(&self, key: &[u8], seq: u64) -> Result<usize, Malformed> {
         let (mut low, mut high) = (0, self.restarts);
         while low + 1 < high {
             let mid = low + (high - low) / 2;
@@ -386,6 +385,13 @@ impl<'a> View<'a> {
         // The first entry with a key has its newest version.
         let is_found = is_key && entry.seq <= max_seq && before != key;
         is_found.then_some(Found { seq: entry.seq, kind: entry.kind, value: entry.value })
+    }
+
+    /// The first entry at or after (`key`, `seq`). What it shares with the entry before it shares with `key`, too.
+    pub fn at_or_after(&self, key: &[u8], seq: u64) -> Result<Option<RawEntry>, Malformed> {
+        self.prefetch_restarts();
+        let restart = self.prefetch_entries(key, seq);
+        self.lower_bound(key, seq, restart).map(|(entry, _)| entry)
     }
 
     /// The value of the first entry at or after (`key`, `seq`); `restart` is the one before it, if that is known.

@@ -3,8 +3,8 @@
 //! A linked list, and a B+-tree over its nodes as a guide (`guide.rs`), all in an arena. One thread at a time inserts,
 //! while any number read without locks, and nothing is ever removed: the whole list is freed when its last reader releases
 //! it. In a skiplist each step of a search would wait for another node to be loaded from memory. Of the guide the upper
-//! pages stay in the processor's caches, and two nodes are loaded where the first eight bytes of keys differ; where they
-//! do not, a few more in each page. `hash/` is another memtable, for engines that have many.
+//! pages stay in the processor's caches, and two nodes are loaded where eight bytes of a page's keys tell them apart; where
+//! they do not, a few more in each page. `hash/` is another memtable, for engines that have many.
 //!
 //! Invariants:
 //!
@@ -33,7 +33,7 @@ use terrace_table::{Cursor, Entry, Kind};
 
 use crate::core::lent::Lent;
 use arena::Arena;
-use guide::Guide;
+use guide::{Guide, Path};
 use node::{Content, Node, NodeRef, Sought};
 
 pub(crate) use cursor::MemCursor;
@@ -162,9 +162,9 @@ impl MemList {
         self.entries() == 0
     }
 
-    /// Bytes of keys and values with the overhead of their nodes.
+    /// Bytes of keys and values with the overhead of their nodes, and of pages of the guide that others have replaced.
     pub fn bytes_used(&self) -> u64 {
-        self.inner.bytes.load(Ordering::Relaxed)
+        self.inner.bytes.load(Ordering::Relaxed) + self.inner.guide.replaced_bytes()
     }
 
     /// Bytes of DRAM held.
@@ -200,17 +200,21 @@ impl Writer<'_> {
     pub fn insert(&mut self, key: &[u8], seq: u64, kind: Kind, value: &[u8]) {
         let list = self.list;
         let sought = Sought::new(key, seq);
-        let link = list.around(&sought).0.map_or(&list.first, NodeRef::link);
+        let path = list.guide.path(&sought);
+        let before = path.as_ref().map_or_else(|| list.around(&sought).0, Path::before);
+        let link = before.map_or(&list.first, NodeRef::link);
         let Writing { arena } = &mut *self.writing;
         let next = link.load(Ordering::Relaxed);
         let created = node::create(arena, Content { key, seq, kind, value }, next);
         link.store(created.as_ptr(), Ordering::Release);
         // SAFETY: just created in this list's arena.
         let node = unsafe { NodeRef::new(created) };
-        match (list.entries.load(Ordering::Relaxed) + 1).cmp(&LEAST_GUIDED) {
-            Order::Less => {}
-            Order::Equal => list.nodes().for_each(|node| list.guide.add(arena, node, &node.sought())),
-            Order::Greater => list.guide.add(arena, node, &sought),
+        match path {
+            Some(path) => list.guide.add(arena, node, path),
+            None if list.entries.load(Ordering::Relaxed) + 1 == LEAST_GUIDED => {
+                list.guide.build(arena, &list.nodes().collect::<Vec<_>>());
+            }
+            None => {}
         }
         list.held_bytes.store(arena.held_bytes(), Ordering::Relaxed);
         list.entries.fetch_add(1, Ordering::Release);

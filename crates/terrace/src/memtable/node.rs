@@ -46,8 +46,8 @@ impl<'a> Sought<'a> {
         Sought { prefix: prefix::head(key), key, seq }
     }
 
-    pub fn prefix(&self) -> u64 {
-        self.prefix
+    pub fn key(&self) -> &'a [u8] {
+        self.key
     }
 }
 

@@ -68,13 +68,20 @@ proptest! {
     }
 }
 
+/// Groups of keys that begin alike in ever fewer bytes.
+fn widening(i: u64) -> Vec<u8> {
+    let group = (i / 100).to_be_bytes();
+    let alike = vec![b'a'; 50 - (i % 100).saturating_sub(64) as usize];
+    [&group[..], &alike, &(i % 100).to_be_bytes()[6..]].concat()
+}
+
 /// Thousands of keys, so that the guide has several levels: in order, in the opposite one, in none, at both ends, and such
 /// that only the bytes behind the eighth tell apart.
 #[test]
 fn long_lists_are_in_order_however_they_grew() {
     const KEYS: u64 = 20_000;
     let mixed = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let orders: [&dyn Fn(u64) -> Vec<u8>; 9] = [
+    let orders: [&dyn Fn(u64) -> Vec<u8>; 12] = [
         &|i| i.to_be_bytes().to_vec(),
         &|i| (KEYS - i).to_be_bytes().to_vec(),
         &|i| mixed(i).to_be_bytes().to_vec(),
@@ -85,6 +92,9 @@ fn long_lists_are_in_order_however_they_grew() {
         &|i| [&(7 - (i / 64).min(7)).to_be_bytes()[..], &mixed(i).to_be_bytes()].concat(),
         &|i| (mixed(i) >> 60).to_be_bytes().to_vec(),
         &|i| [&[0xff; 9][..], &(i % 3000).to_be_bytes()].concat(),
+        &|i| format!("user/{i:012}").into_bytes(),
+        &|i| format!("user/{:012}", mixed(i) % 1_000_000).into_bytes(),
+        &widening,
     ];
     for (order, key_of) in orders.iter().enumerate() {
         let list = MemList::new(1 << 20);
@@ -119,10 +129,11 @@ fn long_lists_are_in_order_however_they_grew() {
 #[test]
 fn a_gap_that_fills_takes_no_page_for_each_key() {
     let ascending = |i: u64| [&i.to_be_bytes()[..], &[0]].concat();
-    let gaps: [&dyn Fn(u64) -> Vec<u8>; 3] = [
+    let gaps: [&dyn Fn(u64) -> Vec<u8>; 4] = [
         &|_| 64u64.to_be_bytes().to_vec(),
         &|i| [&64u64.to_be_bytes()[..], &(u64::MAX - i).to_be_bytes()].concat(),
         &|i| (64 * (i % 100)).to_be_bytes().to_vec(),
+        &widening,
     ];
     for (gap, key_of) in gaps.iter().enumerate() {
         let list = MemList::new(1 << 20);
