@@ -10,14 +10,25 @@ use crate::nested::{IndexCursor, Nested, PassedBlocks};
 use crate::position::Position;
 use crate::table::Table;
 
+/// An entry but for its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head<'a> {
+    /// The entry's key.
+    pub key: &'a [u8],
+    /// Its sequence number.
+    pub seq: u64,
+    /// Whether it sets or deletes.
+    pub kind: Kind,
+}
+
 /// A place in a sequence of entries ordered by key ascending, then sequence number descending.
 ///
 /// A new cursor, one that moved past either end, and one whose last move failed are not
 /// [`valid`](Self::valid): they have no entry, and only the seeks bring them back. The entry's
 /// accessors are for valid cursors; on others they give empty values.
 pub trait Cursor: Send + Sync {
-    /// Whether the cursor is at an entry.
-    fn valid(&self) -> bool;
+    /// The entry here, but for its value; `None` if the cursor is not [`valid`](Self::valid).
+    fn head(&self) -> Option<Head<'_>>;
     /// Moves to the first entry.
     fn seek_first(&mut self) -> Result<()>;
     /// Moves to the last entry.
@@ -30,18 +41,28 @@ pub trait Cursor: Send + Sync {
     fn next(&mut self) -> Result<()>;
     /// Moves to the preceding entry.
     fn prev(&mut self) -> Result<()>;
-    /// The entry's key.
-    fn key(&self) -> &[u8];
-    /// The entry's sequence number.
-    fn seq(&self) -> u64;
-    /// Whether the entry sets or deletes.
-    fn kind(&self) -> Kind;
     /// The entry's value, sharing the buffer that it was read into.
     fn value(&self) -> Result<Bytes>;
     /// The entry's value in its place, until the cursor moves.
     fn value_in_place(&self) -> Result<&[u8]>;
     /// The value's length in bytes.
     fn value_len(&self) -> usize;
+    /// Whether the cursor is at an entry.
+    fn valid(&self) -> bool {
+        self.head().is_some()
+    }
+    /// The entry's key.
+    fn key(&self) -> &[u8] {
+        self.head().map_or(&[], |head| head.key)
+    }
+    /// The entry's sequence number.
+    fn seq(&self) -> u64 {
+        self.head().map_or(0, |head| head.seq)
+    }
+    /// Whether the entry sets or deletes.
+    fn kind(&self) -> Kind {
+        self.head().map_or(Kind::Delete, |head| head.kind)
+    }
     /// The table block of the entry, if it lies in one.
     fn position(&self) -> Option<Position> {
         None
@@ -53,8 +74,8 @@ pub trait Cursor: Send + Sync {
 }
 
 impl<C: Cursor + ?Sized> Cursor for Box<C> {
-    fn valid(&self) -> bool {
-        (**self).valid()
+    fn head(&self) -> Option<Head<'_>> {
+        (**self).head()
     }
     fn seek_first(&mut self) -> Result<()> {
         (**self).seek_first()
@@ -73,15 +94,6 @@ impl<C: Cursor + ?Sized> Cursor for Box<C> {
     }
     fn prev(&mut self) -> Result<()> {
         (**self).prev()
-    }
-    fn key(&self) -> &[u8] {
-        (**self).key()
-    }
-    fn seq(&self) -> u64 {
-        (**self).seq()
-    }
-    fn kind(&self) -> Kind {
-        (**self).kind()
     }
     fn value(&self) -> Result<Bytes> {
         (**self).value()
@@ -119,8 +131,8 @@ impl TableCursor {
 }
 
 impl Cursor for TableCursor {
-    fn valid(&self) -> bool {
-        self.entries.valid()
+    fn head(&self) -> Option<Head<'_>> {
+        self.entries.inner().head()
     }
     fn seek_first(&mut self) -> Result<()> {
         self.entries.seek_first()
@@ -139,15 +151,6 @@ impl Cursor for TableCursor {
     }
     fn prev(&mut self) -> Result<()> {
         self.entries.prev()
-    }
-    fn key(&self) -> &[u8] {
-        self.entries.inner().key()
-    }
-    fn seq(&self) -> u64 {
-        self.entries.inner().seq()
-    }
-    fn kind(&self) -> Kind {
-        self.entries.inner().kind()
     }
     fn value(&self) -> Result<Bytes> {
         self.entries.value()

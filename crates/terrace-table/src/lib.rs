@@ -61,7 +61,7 @@ mod verify;
 pub use ahead::ReadBuffers;
 pub use builder::{BlockSpan, Built, TableBuilder};
 pub use cache::{BlockCache, CacheStats};
-pub use cursor::{Cursor, TableCursor};
+pub use cursor::{Cursor, Head, TableCursor};
 pub use entry::{Entry, Kind, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 pub use filter::{Filter, FilterBuilder};
 pub use footer::FORMAT_VERSION;

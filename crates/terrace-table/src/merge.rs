@@ -10,14 +10,14 @@ use std::cmp::Ordering;
 use bytes::Bytes;
 use terrace_base::Result;
 
-use crate::cursor::Cursor;
-use crate::entry::{Kind, order};
+use crate::cursor::{Cursor, Head};
+use crate::entry::order;
 use crate::position::Position;
 
 /// A cursor over all entries of `children`, in order.
 pub fn merge(children: Vec<Box<dyn Cursor>>) -> MergeCursor {
     let heap = Vec::with_capacity(children.len());
-    MergeCursor { children, heap, back: false }
+    MergeCursor { children, heap, second: None, back: false }
 }
 
 /// See [`merge`].
@@ -25,6 +25,8 @@ pub struct MergeCursor {
     children: Vec<Box<dyn Cursor>>,
     /// Valid children by number, as a binary heap: in the direction of travel no child comes before its parent.
     heap: Vec<usize>,
+    /// Where in the heap the second child is, if that is known. As a rule the first one goes on before it.
+    second: Option<usize>,
     back: bool,
 }
 
@@ -40,9 +42,29 @@ impl std::fmt::Debug for MergeCursor {
 impl MergeCursor {
     /// Whether child `a` comes before child `b` in the direction of travel.
     fn before(&self, a: usize, b: usize) -> bool {
-        let (x, y) = (&self.children[a], &self.children[b]);
-        let order = order((x.key(), x.seq()), (y.key(), y.seq())).then(a.cmp(&b));
+        let (Some(x), Some(y)) = (self.children[a].head(), self.children[b].head()) else { return false };
+        let order = order((x.key, x.seq), (y.key, y.seq)).then(a.cmp(&b));
         order == if self.back { Ordering::Greater } else { Ordering::Less }
+    }
+
+    fn second(&mut self) -> Option<usize> {
+        if self.second.is_none() {
+            self.second = match *self.heap {
+                [] | [_] => None,
+                [_, a, b, ..] if self.before(b, a) => Some(2),
+                _ => Some(1),
+            };
+        }
+        self.second
+    }
+
+    /// Restores the order after the first child has moved on.
+    fn settle(&mut self) {
+        if let Some(second) = self.second().filter(|&second| self.before(self.heap[second], self.heap[0])) {
+            self.heap.swap(0, second);
+            self.sift_down(second);
+            self.second = None;
+        }
     }
 
     fn sift_down(&mut self, mut at: usize) {
@@ -62,16 +84,22 @@ impl MergeCursor {
     }
 
     fn rebuild(&mut self) {
-        self.heap.clear();
+        self.leave();
         self.heap.extend((0..self.children.len()).filter(|&i| self.children[i].valid()));
         for at in (0..self.heap.len() / 2).rev() {
             self.sift_down(at);
         }
     }
 
+    /// Goes nowhere.
+    fn leave(&mut self) {
+        self.heap.clear();
+        self.second = None;
+    }
+
     /// Moves every child, then sets the direction. A failure leaves the cursor nowhere.
     fn seek_all(&mut self, back: bool, mut seek: impl FnMut(&mut dyn Cursor) -> Result<()>) -> Result<()> {
-        self.heap.clear();
+        self.leave();
         self.back = back;
         self.children.iter_mut().try_for_each(|child| seek(&mut **child))?;
         self.rebuild();
@@ -81,7 +109,7 @@ impl MergeCursor {
     /// Turns round: moves every child but the current across the current entry.
     fn turn(&mut self, back: bool) -> Result<()> {
         let Some(&here) = self.heap.first() else { return Ok(()) };
-        self.heap.clear();
+        self.leave();
         self.back = back;
         let (key, seq) = (self.children[here].key().to_vec(), self.children[here].seq());
         for (i, child) in self.children.iter_mut().enumerate().filter(|(i, _)| *i != here) {
@@ -116,13 +144,16 @@ impl MergeCursor {
         let Some(&top) = self.heap.first() else { return Ok(()) };
         let child = &mut self.children[top];
         if let Err(e) = moves(&mut **child) {
-            self.heap.clear();
+            self.leave();
             return Err(e);
         }
-        if !child.valid() {
+        if child.valid() {
+            self.settle();
+        } else {
             self.heap.swap_remove(0);
+            self.second = None;
+            self.sift_down(0);
         }
-        self.sift_down(0);
         Ok(())
     }
 
@@ -153,6 +184,9 @@ impl MergeCursor {
 }
 
 impl Cursor for MergeCursor {
+    fn head(&self) -> Option<Head<'_>> {
+        self.current()?.head()
+    }
     fn valid(&self) -> bool {
         !self.heap.is_empty()
     }
@@ -173,15 +207,6 @@ impl Cursor for MergeCursor {
     }
     fn prev(&mut self) -> Result<()> {
         self.advance(true)
-    }
-    fn key(&self) -> &[u8] {
-        self.current().map_or(&[], |c| c.key())
-    }
-    fn seq(&self) -> u64 {
-        self.current().map_or(0, |c| c.seq())
-    }
-    fn kind(&self) -> Kind {
-        self.current().map_or(Kind::Delete, |c| c.kind())
     }
     fn value(&self) -> Result<Bytes> {
         self.current().map_or(Ok(Bytes::new()), |c| c.value())

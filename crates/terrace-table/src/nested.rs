@@ -150,10 +150,6 @@ impl<O: Handles> Nested<O> {
         &self.inner
     }
 
-    pub fn valid(&self) -> bool {
-        self.inner.valid()
-    }
-
     /// Runs `moves`; if that fails, the cursor is nowhere.
     fn guard(&mut self, moves: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         moves(self).inspect_err(|_| self.inner.set(None))

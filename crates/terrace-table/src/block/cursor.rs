@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::ops::Range;
 
 use super::read::{Block, Held, RawEntry};
+use crate::cursor::Head;
 use crate::entry::{Kind, order};
 use crate::frame::Malformed;
 
@@ -23,8 +24,7 @@ struct Passed {
 /// Going back would mean decoding the restart run anew for each step, so the first step back keeps
 /// the run's earlier entries in `passed`; they end just before the current entry, or are empty.
 #[derive(Debug, Default)]
-pub(crate) struct BlockCursor {
-    block: Option<Held>,
+struct Place {
     valid: bool,
     at: usize,
     key: Vec<u8>,
@@ -35,11 +35,18 @@ pub(crate) struct BlockCursor {
     passed_keys: Vec<u8>,
 }
 
+/// A block, and a place in it. They are apart so that a move borrows the block: it is not to be copied for each.
+#[derive(Debug, Default)]
+pub(crate) struct BlockCursor {
+    block: Option<Held>,
+    place: Place,
+}
+
 impl BlockCursor {
     /// Moves to `block`, before any entry.
     pub fn set(&mut self, block: Option<Held>) {
         self.block = block;
-        self.leave();
+        self.place.leave();
     }
 
     pub fn block(&self) -> Option<&Block> {
@@ -52,28 +59,99 @@ impl BlockCursor {
     }
 
     pub fn valid(&self) -> bool {
-        self.valid
+        self.place.valid
+    }
+
+    #[inline]
+    pub fn head(&self) -> Option<Head<'_>> {
+        self.valid().then(|| Head { key: &self.place.key, seq: self.place.seq, kind: self.place.kind() })
     }
 
     pub fn key(&self) -> &[u8] {
-        if self.valid { &self.key } else { &[] }
+        if self.valid() { &self.place.key } else { &[] }
     }
 
     pub fn seq(&self) -> u64 {
-        self.seq
+        self.place.seq
     }
 
     pub fn kind(&self) -> Kind {
-        self.kind.unwrap_or(Kind::Delete)
+        self.place.kind()
     }
 
     /// The value as a range of the block's payload.
     pub fn value(&self) -> Range<usize> {
-        if self.valid { self.value.clone() } else { 0..0 }
+        if self.valid() { self.place.value.clone() } else { 0..0 }
+    }
+
+    /// Has `moves` move in the block, if there is one with entries.
+    fn moved(
+        &mut self,
+        moves: impl FnOnce(&mut Place, &Block) -> Result<(), Malformed>,
+    ) -> Result<(), Malformed> {
+        match self.block.as_deref().filter(|block| block.restarts() > 0) {
+            Some(block) => moves(&mut self.place, block),
+            None => Ok(()),
+        }
+    }
+
+    /// Moves to the first entry.
+    pub fn first(&mut self) -> Result<(), Malformed> {
+        self.place.leave();
+        self.moved(|place, block| place.load_restart(block, 0))
+    }
+
+    /// Moves to the last entry.
+    pub fn last(&mut self) -> Result<(), Malformed> {
+        self.place.leave();
+        self.moved(Place::last)
+    }
+
+    /// Moves to the first entry at or after (`key`, `seq`).
+    pub fn seek(&mut self, key: &[u8], seq: u64) -> Result<(), Malformed> {
+        self.place.leave();
+        self.moved(|place, block| place.seek(block, key, seq))
+    }
+
+    /// Moves to the last entry at or before (`key`, `seq`).
+    pub fn seek_back(&mut self, key: &[u8], seq: u64) -> Result<(), Malformed> {
+        self.seek(key, seq)?;
+        let here = self.head().map(|head| order((head.key, head.seq), (key, seq)));
+        match here {
+            None => self.last(),
+            Some(Ordering::Greater) => self.prev(),
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Moves to the following entry.
+    pub fn next(&mut self) -> Result<(), Malformed> {
+        if !self.valid() {
+            return Ok(());
+        }
+        self.moved(Place::next)
+    }
+
+    /// Moves to the preceding entry.
+    pub fn prev(&mut self) -> Result<(), Malformed> {
+        if !self.valid() {
+            return Ok(());
+        }
+        self.moved(Place::prev)
+    }
+}
+
+impl Place {
+    fn kind(&self) -> Kind {
+        self.kind.unwrap_or(Kind::Delete)
     }
 
     fn leave(&mut self) {
         self.valid = false;
+        self.forget_passed();
+    }
+
+    fn forget_passed(&mut self) {
         self.passed.clear();
         self.passed_keys.clear();
     }
@@ -82,13 +160,6 @@ impl BlockCursor {
     fn load(&mut self, block: &Block, at: usize) -> Result<(), Malformed> {
         self.valid = false;
         let entry = block.entry(at)?;
-        self.enter(block, entry)
-    }
-
-    /// Moves to `entry`, whose key begins with that of `begin`.
-    fn place(&mut self, block: &Block, entry: RawEntry, begin: &[u8]) -> Result<(), Malformed> {
-        self.key.clear();
-        self.key.extend_from_slice(begin.get(..entry.shared).unwrap_or_default());
         self.enter(block, entry)
     }
 
@@ -113,59 +184,24 @@ impl BlockCursor {
         self.load(block, block.restart(restart)?)
     }
 
-    /// Calls `act` with the block, if there is one with entries. Lending it out of `self` spares the reference count of
-    /// a clone at each step.
-    fn lend(
-        &mut self,
-        act: impl FnOnce(&mut Self, &Block) -> Result<(), Malformed>,
-    ) -> Result<(), Malformed> {
-        let Some(block) = self.block.take() else { return Ok(()) };
-        let done = if block.restarts() > 0 { act(self, &block) } else { Ok(()) };
-        self.block = Some(block);
-        done
-    }
-
-    /// Moves to the first entry.
-    pub fn first(&mut self) -> Result<(), Malformed> {
-        self.leave();
-        self.lend(|this, block| this.load_restart(block, 0))
-    }
-
-    /// Moves to the last entry.
-    pub fn last(&mut self) -> Result<(), Malformed> {
-        self.leave();
-        self.lend(|this, block| {
-            this.load_restart(block, block.restarts() - 1)?;
-            while this.value.end < block.limit() {
-                this.pass();
-                this.load(block, this.value.end)?;
-            }
-            Ok(())
-        })
-    }
-
-    /// Moves to the first entry at or after (`key`, `seq`).
-    pub fn seek(&mut self, key: &[u8], seq: u64) -> Result<(), Malformed> {
-        self.leave();
-        self.lend(|this, block| {
-            let found = block.view().at_or_after(key, seq)?;
-            found.map_or(Ok(()), |entry| this.place(block, entry, key))
-        })
-    }
-
-    /// Moves to the last entry at or before (`key`, `seq`).
-    pub fn seek_back(&mut self, key: &[u8], seq: u64) -> Result<(), Malformed> {
-        self.seek(key, seq)?;
-        if !self.valid {
-            return self.last();
+    fn last(&mut self, block: &Block) -> Result<(), Malformed> {
+        self.load_restart(block, block.restarts() - 1)?;
+        while self.value.end < block.limit() {
+            self.pass();
+            self.load(block, self.value.end)?;
         }
-        match order((&self.key, self.seq), (key, seq)) {
-            Ordering::Greater => self.prev(),
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
-    fn step(&mut self, block: &Block) -> Result<(), Malformed> {
+    fn seek(&mut self, block: &Block, key: &[u8], seq: u64) -> Result<(), Malformed> {
+        let Some(entry) = block.view().at_or_after(key, seq)? else { return Ok(()) };
+        self.key.clear();
+        self.key.extend_from_slice(key.get(..entry.shared).unwrap_or_default());
+        self.enter(block, entry)
+    }
+
+    fn next(&mut self, block: &Block) -> Result<(), Malformed> {
+        self.forget_passed();
         if self.value.end < block.limit() {
             self.load(block, self.value.end)
         } else {
@@ -174,23 +210,9 @@ impl BlockCursor {
         }
     }
 
-    /// Moves to the following entry.
-    pub fn next(&mut self) -> Result<(), Malformed> {
-        if !self.valid {
-            return Ok(());
-        }
-        self.passed.clear();
-        self.passed_keys.clear();
-        self.lend(|this, block| this.step(block))
-    }
-
-    /// Moves to the preceding entry.
-    pub fn prev(&mut self) -> Result<(), Malformed> {
-        if !self.valid {
-            return Ok(());
-        }
+    fn prev(&mut self, block: &Block) -> Result<(), Malformed> {
         if self.passed.is_empty() {
-            self.lend(Self::fill_passed)?;
+            self.fill_passed(block)?;
         }
         let Some(back) = self.passed.pop() else {
             self.valid = false;

@@ -334,11 +334,12 @@ impl<'a> View<'a> {
             return Ok((None, false));
         }
         let restart = restart.map_or_else(|| self.restart_before(key, seq), Ok)?;
-        let mut at = self.restart(restart)?;
+        let start = self.restart(restart)?;
+        let mut at = start;
         let mut matched = 0;
         let mut same_key = false;
         while at < self.limit {
-            let entry = self.entry(at)?;
+            let entry = if at == start { self.restart_entry(at)? } else { self.entry(at)? };
             at = entry.next();
             if entry.shared > matched {
                 continue;
@@ -440,6 +441,7 @@ mod tests {
             let mut cursor = super::super::BlockCursor::default();
             cursor.set(Some(Held::Own(block)));
             assert!(cursor.first().is_err() && cursor.last().is_err(), "{entry:?}");
+            assert!(cursor.seek(b"a", 9).is_err() && cursor.seek_back(b"a", 9).is_err(), "{entry:?}");
             assert!(!matches!(found, Ok(Lookup::Found(_))), "{entry:?}");
         }
         let block = open(&[0, 0, 0, 0, 200, 0, 0, 0, 2, 0, 0, 0]).unwrap();

@@ -61,8 +61,8 @@ fn equal_versions_keep_the_order_of_their_tables_when_turning() {
 fn a_failing_child_fails_the_move_and_a_seek_recovers() {
     struct Failing(Box<dyn Cursor>, u32);
     impl Cursor for Failing {
-        fn valid(&self) -> bool {
-            self.0.valid()
+        fn head(&self) -> Option<Head<'_>> {
+            self.0.head()
         }
         fn seek_first(&mut self) -> terrace_base::Result<()> {
             self.0.seek_first()
@@ -82,15 +82,6 @@ fn a_failing_child_fails_the_move_and_a_seek_recovers() {
         }
         fn prev(&mut self) -> terrace_base::Result<()> {
             self.0.prev()
-        }
-        fn key(&self) -> &[u8] {
-            self.0.key()
-        }
-        fn seq(&self) -> u64 {
-            self.0.seq()
-        }
-        fn kind(&self) -> Kind {
-            self.0.kind()
         }
         fn value(&self) -> terrace_base::Result<bytes::Bytes> {
             self.0.value()

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use terrace_base::{Error, Result};
+use terrace_pmem::Pool;
 use terrace_table::Cursor;
 
 use super::condition::{Check, Condition};
@@ -144,9 +145,14 @@ pub(crate) trait Engine: Send + Sync + Debug {
     /// Proves every structure; damage goes into the report. The leader calls it between groups.
     fn check(&self) -> Result<CheckReport>;
 
+    /// The pool, if there is one.
+    fn pool(&self) -> Option<&Pool>;
+
     /// An error if anything read or written since the opening may depend on a piece of the pool that differs
     /// from what it was closed with. Checked after each operation, before its outcome is returned.
-    fn intact(&self) -> Result<()>;
+    fn intact(&self) -> Result<()> {
+        self.pool().map_or(Ok(()), Pool::intact)
+    }
 
     /// Waits for the background work that has begun and marks everything closed. Later calls do nothing.
     fn close(&self) -> Result<()>;
@@ -184,10 +190,11 @@ pub(crate) enum Direction {
     Backward,
 }
 
-/// What a step of a walk has come to.
-#[derive(Debug)]
+/// The entry that a step of a walk has come to.
+#[derive(Debug, Default)]
 pub(crate) enum Step {
-    /// An entry that [`EngineIter::here`] shows until the walk is moved.
+    /// [`EngineIter::here`] shows it until the walk is moved.
+    #[default]
     Here,
     /// A key and its value.
     Entry(Bytes, Bytes),
@@ -229,9 +236,12 @@ pub(crate) trait EngineIter: Send + Sync {
     /// The next key and its value.
     fn next(&mut self) -> Result<Option<(Bytes, Bytes)>>;
 
-    /// The same, without a copy where the walk can do without.
-    fn step(&mut self) -> Result<Option<Step>> {
-        Ok(self.next()?.map(|(key, value)| Step::Entry(key, value)))
+    /// The same, without a copy where the walk can do without: whether there is one. It is put into `entry`, as a step
+    /// would be moved several times on its way to the caller.
+    fn step(&mut self, entry: &mut Step) -> Result<bool> {
+        let Some((key, value)) = self.next()? else { return Ok(false) };
+        *entry = Step::Entry(key, value);
+        Ok(true)
     }
 
     /// The entry at which a step has left the walk, in its place.

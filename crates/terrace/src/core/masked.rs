@@ -8,6 +8,7 @@ use std::sync::Arc;
 use arc_swap::Guard;
 use bytes::Bytes;
 use terrace_base::{Error, Result};
+use terrace_pmem::Pool;
 
 use crate::batch::Op;
 use crate::core::Core;
@@ -245,8 +246,8 @@ impl Engine for Masked {
         self.engine.check()
     }
 
-    fn intact(&self) -> Result<()> {
-        self.engine.intact()
+    fn pool(&self) -> Option<&Pool> {
+        self.engine.pool()
     }
 
     fn close(&self) -> Result<()> {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use terrace_base::Result;
+use terrace_pmem::Pool;
 
 use crate::core::empty_ranges::Skip;
 use crate::core::engine::{Direction, EngineIter, Step};
@@ -24,8 +25,12 @@ pub(super) struct StoredIter {
     upper: Bound<Vec<u8>>,
     front: Option<Box<dyn EngineIter>>,
     back: Option<Box<dyn EngineIter>>,
+    /// What the walk that was moved last has come to.
+    entry: Step,
     /// Whether each end has come to the end of the range.
     at_end: [bool; 2],
+    /// What the walks read, if any of it lies in persistent memory.
+    pool: Option<Pool>,
     /// Failed mappings of tables when its walks were made.
     failed_maps: u64,
     /// Last, as the walks read what it keeps.
@@ -35,8 +40,9 @@ pub(super) struct StoredIter {
 impl StoredIter {
     pub fn new(hold: Arc<Hold>, range: Places) -> StoredIter {
         let (lower, upper) = range.clone();
-        let failed_maps = hold.failed_maps();
-        StoredIter { hold, range, lower, upper, front: None, back: None, at_end: [false; 2], failed_maps }
+        let (failed_maps, pool) = (hold.failed_maps(), hold.engine().pool().cloned());
+        let (front, back, entry, at_end) = (None, None, Step::default(), [false; 2]);
+        StoredIter { hold, range, lower, upper, front, back, entry, at_end, pool, failed_maps }
     }
 
     /// Has the front go on with the first entry at `key` or after it, and within the range.
@@ -55,22 +61,22 @@ impl StoredIter {
         self.back = None;
     }
 
-    /// Moves the walk in `direction` to its next entry, wherever that lies.
-    fn advance(&mut self, direction: Direction) -> Result<Option<Step>> {
+    /// Moves the walk in `direction` to its next entry, wherever that lies; false if there is none.
+    fn advance(&mut self, direction: Direction) -> Result<bool> {
         let walk = match direction {
             Direction::Forward => &mut self.front,
             Direction::Backward => &mut self.back,
         };
-        let step = match walk {
-            Some(walk) => walk.step(),
+        let is_there = match walk {
+            Some(walk) => walk.step(&mut self.entry),
             None => self.begin(direction),
         }?;
-        self.hold.engine().intact()?;
-        Ok(step)
+        self.pool.as_ref().map_or(Ok(()), Pool::intact)?;
+        Ok(is_there)
     }
 
     /// Makes the walk in `direction`, behind what is known to be empty, and moves it to its first entry.
-    fn begin(&mut self, direction: Direction) -> Result<Option<Step>> {
+    fn begin(&mut self, direction: Direction) -> Result<bool> {
         let (walk, bound) = match direction {
             Direction::Forward => (&mut self.front, &self.lower),
             Direction::Backward => (&mut self.back, &self.upper),
@@ -82,13 +88,13 @@ impl StoredIter {
             Skip::To(behind) => made.seek(as_slice(&behind))?,
             Skip::Everything => {
                 *walk = None;
-                return Ok(None);
+                return Ok(false);
             }
         }
-        let step = made.step()?;
-        let key = step.as_ref().map(|step| key_of(step, &**made));
+        let is_there = made.step(&mut self.entry)?;
+        let key = is_there.then(|| key_of(&self.entry, &**made));
         empty.note(direction, bound, at, key, made.passed());
-        Ok(step)
+        Ok(is_there)
     }
 
     /// If a mapping of a table has failed: what the walks have read ahead is not to be had. New ones are made, and read
@@ -110,18 +116,18 @@ impl StoredIter {
         }
     }
 
-    /// Moves the walk in `direction` to its next entry in the range. What is read there is sound if no mapping has failed
-    /// by then.
-    fn advance_in_range(&mut self, direction: Direction) -> Result<Option<Step>> {
+    /// Moves the walk in `direction` to its next entry in the range; false if there is none. What is read there is sound if
+    /// no mapping has failed by then.
+    fn advance_in_range(&mut self, direction: Direction) -> Result<bool> {
         let end = usize::from(direction == Direction::Backward);
         if self.at_end[end] {
-            return Ok(None);
+            return Ok(false);
         }
         loop {
-            let step = self.advance(direction);
-            let inside = match (&step, self.walk(direction)) {
-                (Ok(Some(step)), Some(walk)) => {
-                    let key = key_of(step, walk);
+            let moved = self.advance(direction);
+            let inside = match (&moved, self.walk(direction)) {
+                (Ok(true), Some(walk)) => {
+                    let key = key_of(&self.entry, walk);
                     match direction {
                         Direction::Forward => below(key, &self.upper),
                         Direction::Backward => above(key, &self.lower),
@@ -132,19 +138,19 @@ impl StoredIter {
             if self.renew() {
                 continue;
             }
-            let step = step?;
+            let is_there = moved?;
             if inside {
-                return Ok(step);
+                return Ok(true);
             }
             self.at_end[end] = true;
-            if step.is_some() {
+            if is_there {
                 // A later seek of the other end may bring an entry that this walk has passed back into the range.
                 match direction {
                     Direction::Forward => self.front = None,
                     Direction::Backward => self.back = None,
                 }
             }
-            return Ok(None);
+            return Ok(false);
         }
     }
 
@@ -157,9 +163,12 @@ impl StoredIter {
     /// The same, with why its value is not known if it is not.
     pub fn step_over(&mut self, direction: Direction) -> Result<Option<(Bytes, Result<Bytes>)>> {
         loop {
-            let Some(step) = self.advance_in_range(direction)? else { return Ok(None) };
+            if !self.advance_in_range(direction)? {
+                return Ok(None);
+            }
+            let entry = std::mem::take(&mut self.entry);
             let Some(walk) = self.walk(direction) else { return Ok(None) };
-            let (entry, failure) = (step.into_entry(&walk.here()), walk.failure().cloned());
+            let (entry, failure) = (entry.into_entry(&walk.here()), walk.failure().cloned());
             if self.renew() {
                 continue;
             }
@@ -180,13 +189,15 @@ impl StoredIter {
         show: impl FnOnce(&[u8], &[u8]) -> T,
     ) -> Result<Option<T>> {
         loop {
-            let Some(step) = self.advance_in_range(direction)? else { return Ok(None) };
+            if !self.advance_in_range(direction)? {
+                return Ok(None);
+            }
             let (walk, bound) = match direction {
                 Direction::Forward => (&self.front, &mut self.lower),
                 Direction::Backward => (&self.back, &mut self.upper),
             };
             let Some(walk) = walk else { return Ok(None) };
-            let value = match &step {
+            let value = match &self.entry {
                 Step::Here => walk.here().value(),
                 Step::Entry(_, value) => Ok(&value[..]),
             };
@@ -197,7 +208,7 @@ impl StoredIter {
             if let Some(failure) = walk.failure() {
                 return Err(failure.clone());
             }
-            let key = key_of(&step, &**walk);
+            let key = key_of(&self.entry, &**walk);
             exclude(bound, key);
             self.hold.check_owner_of(key)?;
             let made = show(key, value?);

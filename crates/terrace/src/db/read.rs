@@ -243,6 +243,7 @@ impl Hold {
     }
 
     /// The number of failed mappings of tables so far.
+    #[inline]
     pub fn failed_maps(&self) -> u64 {
         self.core.table_reader.maps().failures()
     }

@@ -97,8 +97,8 @@ impl<B: WriteBuffer> Engine for LeveledTree<B> {
         check::check(self)
     }
 
-    fn intact(&self) -> Result<()> {
-        self.pool.as_ref().map_or(Ok(()), Pool::intact)
+    fn pool(&self) -> Option<&Pool> {
+        self.pool.as_ref()
     }
 
     fn close(&self) -> Result<()> {

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use terrace_base::Result;
-use terrace_table::{Cursor, Kind, Position};
+use terrace_table::{Cursor, Head, Position};
 
 use super::row::{Row, RowPosition};
 use super::run::{Passed, RunCursor};
@@ -61,8 +61,8 @@ impl LevelCursor {
 }
 
 impl Cursor for LevelCursor {
-    fn valid(&self) -> bool {
-        self.inner.as_ref().is_some_and(|inner| inner.valid())
+    fn head(&self) -> Option<Head<'_>> {
+        self.inner.as_ref()?.head()
     }
 
     fn seek_first(&mut self) -> Result<()> {
@@ -98,18 +98,6 @@ impl Cursor for LevelCursor {
     fn prev(&mut self) -> Result<()> {
         self.inner.as_mut().map_or(Ok(()), |inner| inner.prev())?;
         self.skip_empty_back()
-    }
-
-    fn key(&self) -> &[u8] {
-        self.inner.as_ref().map_or(&[], |inner| inner.key())
-    }
-
-    fn seq(&self) -> u64 {
-        self.inner.as_ref().map_or(0, |inner| inner.seq())
-    }
-
-    fn kind(&self) -> Kind {
-        self.inner.as_ref().map_or(Kind::Delete, |inner| inner.kind())
     }
 
     fn value(&self) -> Result<Bytes> {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use terrace_base::{Error, Result};
 use terrace_index::pmlist::PmCursor;
-use terrace_table::{Cursor, Kind};
+use terrace_table::{Cursor, Head};
 
 use super::lists::ListRun;
 
@@ -40,8 +40,8 @@ impl ListRunCursor {
 }
 
 impl Cursor for ListRunCursor {
-    fn valid(&self) -> bool {
-        self.at().is_some()
+    fn head(&self) -> Option<Head<'_>> {
+        self.at().map(|cursor| Head { key: cursor.key(), seq: cursor.seq(), kind: cursor.kind() })
     }
     fn seek_first(&mut self) -> Result<()> {
         self.moved(PmCursor::seek_first)
@@ -60,15 +60,6 @@ impl Cursor for ListRunCursor {
     }
     fn prev(&mut self) -> Result<()> {
         self.moved(PmCursor::prev)
-    }
-    fn key(&self) -> &[u8] {
-        self.at().map_or(&[], PmCursor::key)
-    }
-    fn seq(&self) -> u64 {
-        self.at().map_or(0, PmCursor::seq)
-    }
-    fn kind(&self) -> Kind {
-        self.at().map_or(Kind::Delete, PmCursor::kind)
     }
     fn value(&self) -> Result<Bytes> {
         self.at().map_or(Ok(Bytes::new()), |cursor| cursor.value().map(Bytes::copy_from_slice))

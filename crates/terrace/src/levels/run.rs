@@ -19,7 +19,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use terrace_base::Result;
 use terrace_base::trail::{self, Touch};
-use terrace_table::{Cursor, Entry, Kind, PassedBlocks, Position, Table, TableCursor, TableMeta};
+use terrace_table::{Cursor, Entry, Head, PassedBlocks, Position, Table, TableCursor, TableMeta};
 
 use super::list_cursor::ListRunCursor;
 use super::lists::{ListRun, ListStore, MadeList};
@@ -236,8 +236,8 @@ macro_rules! either {
 }
 
 impl Cursor for RunCursor {
-    fn valid(&self) -> bool {
-        either!(self, cursor => cursor.valid())
+    fn head(&self) -> Option<Head<'_>> {
+        either!(self, cursor => cursor.head())
     }
     fn seek_first(&mut self) -> Result<()> {
         either!(self, cursor => cursor.seek_first())
@@ -256,15 +256,6 @@ impl Cursor for RunCursor {
     }
     fn prev(&mut self) -> Result<()> {
         either!(self, cursor => cursor.prev())
-    }
-    fn key(&self) -> &[u8] {
-        either!(self, cursor => cursor.key())
-    }
-    fn seq(&self) -> u64 {
-        either!(self, cursor => cursor.seq())
-    }
-    fn kind(&self) -> Kind {
-        either!(self, cursor => cursor.kind())
     }
     fn value(&self) -> Result<Bytes> {
         either!(self, cursor => cursor.value())

@@ -49,21 +49,22 @@ impl MergedIter {
         MergedIter { cursor, at, direction, key, passed: 0, core, is_here: false, failure: None }
     }
 
-    /// The next key for which `holds`; the walk has ended at the first one for which it does not. Nothing of that one is
-    /// folded.
-    pub fn step_in(&mut self, holds: impl Fn(&[u8]) -> bool) -> Result<Option<Step>> {
+    /// [`step`](EngineIter::step) to the next key for which `holds`; the walk has ended at the first one for which it does
+    /// not. Nothing of that one is folded.
+    pub fn step_in(&mut self, holds: impl Fn(&[u8]) -> bool, entry: &mut Step) -> Result<bool> {
         self.failure = None;
         if std::mem::take(&mut self.is_here) {
+            self.cursor.next()?;
             self.leave_forward()?;
         }
         match self.direction {
-            Direction::Forward => self.step_forward(holds),
-            Direction::Backward => self.step_back(holds),
+            Direction::Forward => self.step_forward(holds, entry),
+            Direction::Backward => self.step_back(holds, entry),
         }
     }
 
     fn at_same_key(&self) -> bool {
-        self.cursor.valid() && self.cursor.key() == self.key
+        self.cursor.head().is_some_and(|head| head.key == self.key)
     }
 
     fn enter_key(&mut self) {
@@ -71,10 +72,11 @@ impl MergedIter {
         self.key.extend_from_slice(self.cursor.key());
     }
 
-    fn step_forward(&mut self, holds: impl Fn(&[u8]) -> bool) -> Result<Option<Step>> {
+    fn step_forward(&mut self, holds: impl Fn(&[u8]) -> bool, entry: &mut Step) -> Result<bool> {
         let mut newer = 0;
-        while self.cursor.valid() && holds(self.cursor.key()) {
-            if self.cursor.seq() > self.at {
+        while let Some(head) = self.cursor.head().filter(|head| holds(head.key)) {
+            let (seq, kind) = (head.seq, head.kind);
+            if seq > self.at {
                 newer += 1;
                 if newer % WALKED_VERSIONS == 0 {
                     self.enter_key();
@@ -85,22 +87,25 @@ impl MergedIter {
                 self.passed += 1;
                 continue;
             }
-            self.enter_key();
-            match self.cursor.kind() {
+            self.key.clear();
+            self.key.extend_from_slice(head.key);
+            match kind {
                 Kind::Put => {
                     self.is_here = true;
-                    return Ok(Some(Step::Here));
+                    *entry = Step::Here;
+                    return Ok(true);
                 }
                 Kind::Operand => {
                     let (key, value) = self.folded_forward()?;
                     self.leave_forward()?;
-                    return Ok(Some(Step::Entry(key, value)));
+                    *entry = Step::Entry(key, value);
+                    return Ok(true);
                 }
                 Kind::Delete => self.leave_forward()?,
             }
             self.passed += 1;
         }
-        Ok(None)
+        Ok(false)
     }
 
     /// Passes what is left of the key that was entered.
@@ -118,15 +123,16 @@ impl MergedIter {
         Ok(())
     }
 
-    fn step_back(&mut self, holds: impl Fn(&[u8]) -> bool) -> Result<Option<Step>> {
+    fn step_back(&mut self, holds: impl Fn(&[u8]) -> bool, entry: &mut Step) -> Result<bool> {
         while self.cursor.valid() && holds(self.cursor.key()) {
             self.enter_key();
             if let Some((key, value)) = self.take_back()? {
-                return Ok(Some(Step::Entry(key, value)));
+                *entry = Step::Entry(key, value);
+                return Ok(true);
             }
             self.passed += 1;
         }
-        Ok(None)
+        Ok(false)
     }
 
     /// The entry of the key that was entered, whose versions the cursor passes. Backward the oldest comes first, and the
@@ -248,12 +254,12 @@ impl EngineIter for MergedIter {
     }
 
     fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
-        let step = self.step()?;
-        step.map(|step| step.into_entry(&self.here())).transpose()
+        let mut step = Step::default();
+        self.step(&mut step)?.then(|| step.into_entry(&self.here())).transpose()
     }
 
-    fn step(&mut self) -> Result<Option<Step>> {
-        self.step_in(|_| true)
+    fn step(&mut self, entry: &mut Step) -> Result<bool> {
+        self.step_in(|_| true, entry)
     }
 
     fn here(&self) -> Here<'_> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use terrace_base::Result;
-use terrace_table::{Cursor, Kind};
+use terrace_table::{Cursor, Head};
 
 use super::Inner;
 use super::node::{Node, NodeRef, Sought};
@@ -58,8 +58,8 @@ impl MemCursor {
 }
 
 impl Cursor for MemCursor {
-    fn valid(&self) -> bool {
-        self.node.is_some()
+    fn head(&self) -> Option<Head<'_>> {
+        self.node().map(|node| Head { key: node.key(), seq: node.seq(), kind: node.kind() })
     }
 
     fn seek_first(&mut self) -> Result<()> {
@@ -102,18 +102,6 @@ impl Cursor for MemCursor {
         let before = before.map(NodeRef::pointer);
         self.set(before);
         Ok(())
-    }
-
-    fn key(&self) -> &[u8] {
-        self.node().map_or(&[], |node| node.key())
-    }
-
-    fn seq(&self) -> u64 {
-        self.node().map_or(0, |node| node.seq())
-    }
-
-    fn kind(&self) -> Kind {
-        self.node().map_or(Kind::Delete, |node| node.kind())
     }
 
     fn value(&self) -> Result<Bytes> {

@@ -1,6 +1,6 @@
 //! A memtable in DRAM: versions of keys in order, for engines whose write buffer is made durable by a log.
 //!
-//! A linked list, and a B+-tree over its nodes as a guide (`guide.rs`), all in an arena. One thread at a time inserts,
+//! A linked list, and a B+-tree over its nodes as a guide (`guide/`), all in an arena. One thread at a time inserts,
 //! while any number read without locks, and nothing is ever removed: the whole list is freed when its last reader releases
 //! it. In a skiplist each step of a search would wait for another node to be loaded from memory. Of the guide the upper
 //! pages stay in the processor's caches, and two nodes are loaded where eight bytes of a page's keys tell them apart; where
@@ -196,7 +196,8 @@ impl MemList {
 }
 
 impl Writer<'_> {
-    /// Inserts a version. The list must have no version of `key` with this sequence number.
+    /// Inserts a version. The list must have no version of `key` with this sequence number. Nothing unwinds between the
+    /// link and the guide: the next writer relies on it that every node is in both.
     pub fn insert(&mut self, key: &[u8], seq: u64, kind: Kind, value: &[u8]) {
         let list = self.list;
         let sought = Sought::new(key, seq);
@@ -205,6 +206,14 @@ impl Writer<'_> {
         let link = before.map_or(&list.first, NodeRef::link);
         let Writing { arena } = &mut *self.writing;
         let next = link.load(Ordering::Relaxed);
+        debug_assert!(
+            before.is_none_or(|node| node.order(&sought) == Order::Less),
+            "a node in front is before it"
+        );
+        debug_assert!(
+            list.follow(link).is_none_or(|node| node.order(&sought) == Order::Greater),
+            "and one behind"
+        );
         let created = node::create(arena, Content { key, seq, kind, value }, next);
         link.store(created.as_ptr(), Ordering::Release);
         // SAFETY: just created in this list's arena.

@@ -145,26 +145,39 @@ fn a_gap_that_fills_takes_no_page_for_each_key() {
     }
 }
 
-/// Readers beside the growth of all levels meet everything that was there before they began, in order.
 #[test]
 fn readers_beside_splits_miss_nothing() {
-    const KEYS: u64 = 60_000;
-    let key = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+    let list = readers_beside_growth_miss_nothing(60_000, |i| {
+        i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec()
+    });
+    assert_eq!(list.inner.guide.replaced_bytes(), 0, "these keys have nothing in common");
+}
+
+/// Groups of keys, one after the other in no order, that begin alike in ever fewer bytes.
+#[test]
+fn readers_beside_replaced_pages_miss_nothing() {
+    let mixed = |i: u64| i % 100 + (i / 100 * 37 % 601) * 100;
+    let list = readers_beside_growth_miss_nothing(60_000, |i| widening(mixed(i)));
+    assert!(list.inner.guide.replaced_bytes() > 0, "pages were replaced");
+}
+
+/// Readers beside the growth of all levels meet everything that was there before they began, in order.
+fn readers_beside_growth_miss_nothing(keys: u64, key: impl Fn(u64) -> Vec<u8> + Sync) -> MemList {
     let list = MemList::new(1 << 20);
     let written = AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            for seq in 1..=KEYS {
+            for seq in 1..=keys {
                 list.writer().insert(&key(seq), seq, Kind::Put, b"");
                 written.store(seq, Ordering::Release);
             }
         });
         for reader in 1..3u64 {
-            let (list, written) = (&list, &written);
+            let (list, written, key) = (&list, &written, &key);
             scope.spawn(move || {
                 let mut rng = terrace_base::rng::Rng::new(reader);
                 let mut last = 0;
-                while last < KEYS {
+                while last < keys {
                     last = written.load(Ordering::Acquire);
                     if last == 0 {
                         continue;
@@ -184,7 +197,8 @@ fn readers_beside_splits_miss_nothing() {
             });
         }
     });
-    assert_eq!((list.check(), list.entries()), (Vec::<String>::new(), KEYS));
+    assert_eq!((list.check(), list.entries()), (Vec::<String>::new(), keys));
+    list
 }
 
 #[test]

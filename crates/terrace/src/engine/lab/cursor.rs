@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use terrace_base::Result;
 use terrace_index::{OrderedIndex, ScanBatch};
-use terrace_table::{Cursor, Kind};
+use terrace_table::{Cursor, Head, Kind};
 
 use super::layout::ValueLocation;
 use super::tree::{ValueTree, kind};
@@ -130,8 +130,8 @@ impl TreeCursor {
 }
 
 impl Cursor for TreeCursor {
-    fn valid(&self) -> bool {
-        self.item().is_some()
+    fn head(&self) -> Option<Head<'_>> {
+        self.item().map(|item| Head { key: &item.key, seq: item.seq, kind: item.kind })
     }
 
     fn seek_first(&mut self) -> Result<()> {
@@ -187,18 +187,6 @@ impl Cursor for TreeCursor {
             true => self.load(Bound::Excluded(item.key.clone()), true),
             false => self.leave(),
         }
-    }
-
-    fn key(&self) -> &[u8] {
-        self.item().map_or(&[], |item| &item.key)
-    }
-
-    fn seq(&self) -> u64 {
-        self.item().map_or(0, |item| item.seq)
-    }
-
-    fn kind(&self) -> Kind {
-        self.item().map_or(Kind::Delete, |item| item.kind)
     }
 
     fn value(&self) -> Result<Bytes> {

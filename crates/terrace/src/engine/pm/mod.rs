@@ -338,8 +338,8 @@ impl<E: PmEngine> Engine for PmStore<E> {
         check::check(self)
     }
 
-    fn intact(&self) -> Result<()> {
-        self.pool.intact()
+    fn pool(&self) -> Option<&Pool> {
+        Some(&self.pool)
     }
 
     fn close(&self) -> Result<()> {

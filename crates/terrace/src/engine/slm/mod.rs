@@ -317,8 +317,8 @@ impl Engine for Slm {
         check::check(self)
     }
 
-    fn intact(&self) -> Result<()> {
-        self.pool.intact()
+    fn pool(&self) -> Option<&Pool> {
+        Some(&self.pool)
     }
 
     fn close(&self) -> Result<()> {

@@ -96,8 +96,8 @@ impl Engine for Wip {
         check::check(self)
     }
 
-    fn intact(&self) -> Result<()> {
-        self.pool.as_ref().map_or(Ok(()), Pool::intact)
+    fn pool(&self) -> Option<&Pool> {
+        self.pool.as_ref()
     }
 
     fn close(&self) -> Result<()> {

@@ -43,9 +43,10 @@ struct Within {
 impl Within {
     /// The next entry in its range. A memtable of a bucket that was split reaches beyond the new one, which has not all
     /// that there is of other keys.
-    fn step(&mut self) -> Result<Option<Step>> {
+    fn step(&mut self, entry: &mut Step) -> Result<bool> {
         let Within { lower, upper, entries } = self;
-        entries.step_in(|key| **lower <= *key && upper.as_ref().is_none_or(|upper| *key < **upper))
+        let holds = |key: &[u8]| **lower <= *key && upper.as_ref().is_none_or(|upper| *key < **upper);
+        entries.step_in(holds, entry)
     }
 }
 
@@ -122,25 +123,25 @@ impl EngineIter for BucketIter {
     }
 
     fn next(&mut self) -> Result<Option<(Bytes, Bytes)>> {
-        let step = self.step()?;
-        step.map(|step| step.into_entry(&self.here())).transpose()
+        let mut step = Step::default();
+        self.step(&mut step)?.then(|| step.into_entry(&self.here())).transpose()
     }
 
     fn here(&self) -> Here<'_> {
         self.here.as_ref().map_or_else(Here::default, |here| here.entries.here())
     }
 
-    fn step(&mut self) -> Result<Option<Step>> {
+    fn step(&mut self, entry: &mut Step) -> Result<bool> {
         while let Some(here) = &mut self.here {
-            if let Some(step) = here.step()? {
-                return Ok(Some(step));
+            if here.step(entry)? {
+                return Ok(true);
             }
             if let Some(left) = self.here.take() {
                 self.passed += left.entries.passed();
                 self.go_on(&left)?;
             }
         }
-        Ok(None)
+        Ok(false)
     }
 
     fn failure(&self) -> Option<&Error> {

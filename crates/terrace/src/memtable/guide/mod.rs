@@ -1,6 +1,6 @@
 //! Where to begin in a list: its nodes, in a B+-tree by eight bytes of their keys.
 //!
-//! Which eight bytes these are is each page's matter: those behind what all keys of the page begin with alike. Keys of
+//! Which eight bytes these are is each page's matter: those behind bytes that all its keys begin with, 48 at most. Keys of
 //! one kind often begin alike, such as numbers with their zeros in front.
 //!
 //! One thread at a time adds nodes, while any number search without locks. They need not find the tree at rest: nodes are
@@ -11,11 +11,12 @@
 //! 1. Every node here is in the list.
 //! 2. While nobody adds nodes, each node of the list is in one leaf, all in order. Entry `i` of an inner page is the
 //!    first node below child `i`; but for the first entry of a level, below which smaller ones may have been added since.
-//! 3. A page is complete before a pointer leads to it. None is removed before the arena is.
-//! 4. Whatever was found once can be found at any time after: the upper half of a page is cut off once another page with
-//!    it can be reached.
-//! 5. All keys of a page begin with its common bytes, which never change. A page that is to get another key is replaced
-//!    by a copy with fewer common bytes first.
+//! 3. A page is complete before a pointer leads to it. None is freed before the arena is.
+//! 4. Whatever was found once can be found at any time after, by a search that meets no change: the upper half of a page
+//!    is cut off once another page with it can be reached.
+//! 5. All keys of a page begin with its common bytes, which never change. A page that gets a key that does not begin so
+//!    is replaced by a copy with fewer common bytes first, by two at least: 24 times if an enemy chooses the keys. The
+//!    memtable counts the bytes of what was replaced as used.
 
 mod page;
 
@@ -65,15 +66,25 @@ pub(super) struct Path<'a> {
 }
 
 impl<'a> Place<'a> {
+    /// Where the upper half of the page begins, if that is full.
+    fn half(self) -> usize {
+        if self.is_end { FANOUT } else { FANOUT / 2 }
+    }
+
+    /// Whether a new entry here goes to a new page.
+    fn splits_before(self) -> bool {
+        self.page.len() == FANOUT && (self.is_end || self.at > self.half())
+    }
+
     /// Copies the upper half of the full page here, with `item` if it belongs there. At the end of a level nothing is
     /// copied, so that keys that come in order leave full pages. Elsewhere that would make a page of each key of a gap.
     fn split(self, arena: &mut Arena, item: Item<'a>) -> (PageRef<'a>, Half<'a>) {
-        let len = if self.is_end { FANOUT } else { FANOUT / 2 };
+        let len = self.half();
         // The next keys at an end are as far apart as those here.
         let first = self.page.key(if self.is_end { 0 } else { len });
         let last = if self.at == FANOUT { item.node.key() } else { self.page.key(FANOUT - 1) };
         let right = self.page.beside(arena, common_to(first, last), self.page.items().skip(len));
-        if self.at > len || self.is_end {
+        if self.splits_before() {
             right.insert(self.at - len, item);
             return (right, Half { len, more: None });
         }
@@ -187,7 +198,9 @@ impl Guide {
         let mut item = Item { node, child: None };
         let mut halves = [None; MAX_LEVELS];
         for level in (0..path.levels).rev() {
-            self.prepare(arena, &mut path, level, item.node.key());
+            if !path.places[level].splits_before() {
+                self.prepare(arena, &mut path, level, item.node.key());
+            }
             let place = path.places[level];
             if place.page.len() < FANOUT {
                 place.page.insert(place.at, item);

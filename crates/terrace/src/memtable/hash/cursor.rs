@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use terrace_base::Result;
-use terrace_table::{Cursor, Kind};
+use terrace_table::{Cursor, Head};
 
 use super::Inner;
 use super::record::MemRecord;
@@ -49,8 +49,8 @@ impl HashCursor {
 }
 
 impl Cursor for HashCursor {
-    fn valid(&self) -> bool {
-        self.at.is_some()
+    fn head(&self) -> Option<Head<'_>> {
+        self.record().map(|record| Head { key: record.key(), seq: record.seq(), kind: record.kind() })
     }
 
     fn seek_first(&mut self) -> Result<()> {
@@ -79,18 +79,6 @@ impl Cursor for HashCursor {
 
     fn prev(&mut self) -> Result<()> {
         self.step(self.at.and_then(|at| at.checked_sub(1)), false)
-    }
-
-    fn key(&self) -> &[u8] {
-        self.record().map_or(&[], MemRecord::key)
-    }
-
-    fn seq(&self) -> u64 {
-        self.record().map_or(0, MemRecord::seq)
-    }
-
-    fn kind(&self) -> Kind {
-        self.record().map_or(Kind::Delete, MemRecord::kind)
     }
 
     fn value(&self) -> Result<Bytes> {
