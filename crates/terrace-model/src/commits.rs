@@ -18,13 +18,15 @@ struct Shared {
 
 impl Shared {
     fn commit(&self, id: u8, alone: bool) {
-        let request = Request { batch: WriteBatch(vec![id]), alone, sync: false };
+        let request = Request { batch: WriteBatch(vec![id]), alone, sync: id == 5 };
         let before = self.applied[id as usize].load(Ordering::SeqCst);
         let outcome = self.queue.commit(request, |group| {
             assert_eq!(self.leaders.fetch_add(1, Ordering::SeqCst), 0, "two lead");
             let has_none = group.iter().all(|r| !r.alone) || group.len() == 1;
             assert!(has_none, "a conditional write has company");
-            assert!(!alone || group[0].batch.0[0] == id, "somebody else judges a condition");
+            let is_own = |request: &&Request| request.batch.0[0] == id;
+            assert!(group.iter().filter(|r| r.alone).all(is_own), "somebody else judges a condition");
+            assert!(!alone || group.len() == 1 && is_own(&group[0]), "a condition judges somebody else");
             for request in group {
                 self.applied[request.batch.0[0] as usize].fetch_add(1, Ordering::SeqCst);
             }

@@ -1,5 +1,8 @@
 //! Group commit: writers queue, the first leads, and a whole group shares one pass through the engine.
 //!
+//! Who has led goes on with the groups that have come meanwhile, up to a bound. Their writers need not be awake for that:
+//! a lead that is passed to a sleeping one would have everybody wait until the system wakes it.
+//!
 //! 1. There is at most one leader at a time, so the engine's `apply` is never entered twice.
 //! 2. A writer leaves the queue exactly once, with its own outcome.
 //! 3. A conditional write is a group of its own, and its writer leads that: its condition is judged against
@@ -18,6 +21,9 @@ use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
 
 /// Bytes of batches after which a group takes no further one.
 const GROUP_BYTES: usize = 1 << 20;
+
+/// Bytes of others' batches that a leader carries out after its own group.
+const SERVED_BYTES: usize = 4 << 10;
 
 /// Checks for its turn that a writer makes before it goes to sleep: about as long as a small group takes, and
 /// less than falling asleep and being woken.
@@ -87,9 +93,13 @@ impl CommitQueue {
     /// Applies `request`, alone or with others, on this thread or another. `apply` gets the group's requests
     /// in order and returns for all of them whether they took place.
     pub fn commit(&self, request: Request, apply: impl Fn(&[&Request]) -> Outcome) -> Result<bool> {
+        // With a condition of its own `apply` judges nobody else's requests.
+        let room = if request.alone { 0 } else { SERVED_BYTES };
         if self.lead_at_once() {
-            let _retire = Retire { queue: self, followers: 0 };
-            return apply(&[&request]).map_err(Refusal::into_error);
+            let lead = Lead { queue: self, group: Vec::new(), is_over: false };
+            let outcome = apply(&[&request]).map_err(Refusal::into_error);
+            lead.go_on(room, Vec::new(), &apply);
+            return outcome;
         }
         let writer = Arc::new(Writer {
             request,
@@ -102,7 +112,14 @@ impl CommitQueue {
         {
             return outcome;
         }
-        self.lead(apply)
+        let group = self.state.lock().take_group(GROUP_BYTES, true);
+        let mut lead = Lead { queue: self, group, is_over: false };
+        let mut outcomes = lead.apply(&apply);
+        // Its own is the first, for which nobody waits.
+        lead.group.remove(0);
+        let own = outcomes.remove(0);
+        lead.go_on(room, outcomes, &apply);
+        own
     }
 
     /// Takes the lead if nobody has it: then nobody waits either, and there is no group to form.
@@ -117,39 +134,90 @@ impl CommitQueue {
         !std::mem::replace(&mut state.leading, true)
     }
 
-    /// Applies the group at the queue's head, whose first is the leader's own request.
-    fn lead(&self, apply: impl Fn(&[&Request]) -> Outcome) -> Result<bool> {
-        let group = self.group();
-        let retire = Retire { queue: self, followers: group.len() };
-        let requests: Vec<&Request> = group.iter().map(|w| &w.request).collect();
-        let mut outcomes = outcomes(&requests, &apply).into_iter();
-        debug_assert_eq!(outcomes.len(), group.len(), "each writer has its own outcome");
-        drop(retire);
-        // The leader's first.
-        let own = outcomes.next().unwrap_or(Ok(false));
-        for (follower, outcome) in group[1..].iter().zip(outcomes) {
-            follower.set(Turn::Done(outcome));
+    /// The next group for the leader, if one waits for which it has `room`. Otherwise the lead is passed on.
+    fn next_group(&self, room: usize) -> Vec<Arc<Writer>> {
+        let mut state = self.state.lock();
+        match state.queue.front() {
+            Some(next) if next.request.alone || next.request.sync || next.bytes() >= room => {
+                next.set(Turn::Lead);
+                Vec::new()
+            }
+            waiting => {
+                state.leading = waiting.is_some();
+                state.take_group(room, false)
+            }
         }
-        own
     }
+}
 
-    fn group(&self) -> Vec<Arc<Writer>> {
-        let state = self.state.lock();
-        let mut bytes = 0;
-        let mut group: Vec<Arc<Writer>> = Vec::with_capacity(state.queue.len());
-        for writer in &state.queue {
-            let alone = writer.request.alone;
-            if !group.is_empty() && (alone || bytes >= GROUP_BYTES) {
+impl State {
+    /// Takes the group at the queue's head off it: one request, and others that begin within `most` bytes. What is to be
+    /// synced is among them only if they `may_sync`.
+    fn take_group(&mut self, most: usize, may_sync: bool) -> Vec<Arc<Writer>> {
+        let (mut bytes, mut len) = (0, 0);
+        for writer in &self.queue {
+            let Request { alone, sync, .. } = writer.request;
+            if len > 0 && (alone || bytes >= most || sync && !may_sync) {
                 break;
             }
-            bytes += writer.request.batch.encoded().len();
-            group.push(writer.clone());
-            debug_assert!(!alone || group.len() == 1, "a conditional write is a group of its own");
+            (bytes, len) = (bytes + writer.bytes(), len + 1);
+            debug_assert!(!alone || len == 1, "a conditional write is a group of its own");
             if alone {
                 break;
             }
         }
-        group
+        self.queue.drain(..len).collect()
+    }
+}
+
+/// The lead, and the writers of the group that is being applied.
+struct Lead<'a> {
+    queue: &'a CommitQueue,
+    group: Vec<Arc<Writer>>,
+    is_over: bool,
+}
+
+impl Lead<'_> {
+    /// Applies the group; each has its outcome.
+    fn apply(&self, apply: &impl Fn(&[&Request]) -> Outcome) -> Vec<Result<bool>> {
+        let requests: Vec<&Request> = self.group.iter().map(|writer| &writer.request).collect();
+        let outcomes = outcomes(&requests, apply);
+        debug_assert_eq!(outcomes.len(), requests.len(), "each writer has its own outcome");
+        outcomes
+    }
+
+    /// Tells the group its `outcomes`, and goes on with what has come meanwhile, as long as there is `room`. The lead is
+    /// passed on before that is told: who leads next need not wait for it.
+    fn go_on(
+        mut self,
+        mut room: usize,
+        mut outcomes: Vec<Result<bool>>,
+        apply: &impl Fn(&[&Request]) -> Outcome,
+    ) {
+        loop {
+            let next = self.queue.next_group(room);
+            self.is_over = next.is_empty();
+            let told = std::mem::replace(&mut self.group, next);
+            told.iter().zip(outcomes).for_each(|(writer, outcome)| writer.set(Turn::Done(outcome)));
+            if self.is_over {
+                return;
+            }
+            let bytes: usize = self.group.iter().map(|writer| writer.bytes()).sum();
+            room = room.saturating_sub(bytes);
+            outcomes = self.apply(apply);
+        }
+    }
+}
+
+/// Passes the lead on when `apply` panics.
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        self.queue.next_group(0);
+        let cause = Error::invalid("the thread that led this write panicked");
+        self.group.iter().for_each(|writer| writer.set(Turn::Done(Err(cause.clone()))));
     }
 }
 
@@ -178,29 +246,11 @@ fn outcomes(requests: &[&Request], apply: &impl Fn(&[&Request]) -> Outcome) -> V
     }
 }
 
-/// Takes the group off the queue and passes the lead on, even when `apply` panics.
-struct Retire<'a> {
-    queue: &'a CommitQueue,
-    followers: usize,
-}
-
-impl Drop for Retire<'_> {
-    fn drop(&mut self) {
-        let mut state = self.queue.state.lock();
-        let gone: Vec<_> = state.queue.drain(..self.followers).collect();
-        match state.queue.front() {
-            Some(next) => next.set(Turn::Lead),
-            None => state.leading = false,
-        }
-        drop(state);
-        if std::thread::panicking() {
-            let cause = Error::invalid("the thread that led this write panicked");
-            gone.iter().skip(1).for_each(|w| w.set(Turn::Done(Err(cause.clone()))));
-        }
-    }
-}
-
 impl Writer {
+    fn bytes(&self) -> usize {
+        self.request.batch.encoded().len()
+    }
+
     fn set(&self, turn: Turn) {
         *self.turn.lock() = turn;
         self.called.store(true, Ordering::Release);
