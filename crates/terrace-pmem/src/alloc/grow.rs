@@ -116,7 +116,7 @@ impl Pool {
         let alloc = &self.inner.alloc;
         let len = units * self.extent_bytes();
         if self.media().len() < len {
-            self.media().grow(len).inspect_err(|why| self.doubt_after(why))?;
+            self.grow_media(len)?;
         }
         self.extend_len(len);
         let old = space.units;

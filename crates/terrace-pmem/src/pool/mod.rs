@@ -77,6 +77,11 @@ pub(crate) struct Inner {
     session: Mutex<state::Session>,
     /// A growth could not be synced.
     is_doubted: AtomicBool,
+    /// Held while the medium grows, and until a failure is known by `is_doubted`. Who holds it waits for no lock of
+    /// the pool.
+    growing: Mutex<()>,
+    /// Whether the session only reads.
+    read_only: bool,
     /// A debt that was noted since the pool was opened, or found by one that cannot reclaim.
     unreclaimed: AtomicBool,
     /// Closed in order: nothing is stored any more.
@@ -201,7 +206,9 @@ impl Pool {
         }
         self.check_trusted(session)?;
         self.inner.media.sync().inspect_err(|_| self.distrust_in(session))?;
-        // A growth beside it may have been told what this sync was not.
+        // A growth beside it may have been told what this sync was not: then it began before this sync has ended, and
+        // is waited for.
+        drop(self.inner.growing.lock());
         self.check_trusted(session)
     }
 
@@ -214,16 +221,30 @@ impl Pool {
         Ok(())
     }
 
+    /// Has the medium grow to `len` bytes.
+    pub(crate) fn grow_media(&self, len: u64) -> Result<()> {
+        let _one = self.inner.growing.lock();
+        self.try_to_keep_doubt();
+        self.inner.media.grow(len).inspect_err(|why| self.doubt_after(why))
+    }
+
     /// Notes that a growth could not be synced: it may be how the system tells that it has lost pages, and it tells that
     /// once.
-    pub(crate) fn doubt_after(&self, why: &Error) {
+    fn doubt_after(&self, why: &Error) {
         let is_sync = matches!(why, Error::Io { operation: "sync", .. });
         if is_sync && !self.inner.media.power_safe() {
             self.inner.is_doubted.store(true, Ordering::Release);
-            // Whoever has the session looks at the doubt after a sync. It may wait for a lock of the caller's.
-            if let Some(mut session) = self.inner.session.try_lock() {
-                self.keep_doubt(&mut session);
-            }
+            self.try_to_keep_doubt();
+        }
+    }
+
+    /// [Keeps the doubt](Self::keep_doubt) unless somebody has the session, who may wait for a lock of the caller's.
+    /// Whoever syncs looks at the doubt then, and so does the next growth.
+    fn try_to_keep_doubt(&self) {
+        if self.inner.is_doubted.load(Ordering::Acquire)
+            && let Some(mut session) = self.inner.session.try_lock()
+        {
+            self.keep_doubt(&mut session);
         }
     }
 
@@ -243,5 +264,31 @@ impl Pool {
     /// An [`Error::Corruption`] in this pool.
     pub fn corruption(&self, offset: u64, expected: impl Into<String>, found: impl Into<String>) -> Error {
         Error::corruption(&self.inner.name, offset, expected, found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alloc::Kind;
+    use crate::media::MemMedia;
+
+    /// A doubt that comes while somebody has the session is kept by the next growth.
+    #[test]
+    fn a_doubt_that_could_not_be_kept_is_kept_later() {
+        let options = PoolOptions { size: 1 << 20, extent_bytes: 4096, ..PoolOptions::default() };
+        let media = MemMedia::new(options.size, 4 << 20, Granularity::Page).expect("memory");
+        let pool = Pool::create_on(Arc::new(media), Path::new("pool"), &options).expect("a pool");
+        let session = pool.inner.session.lock();
+        assert!(!pool.is_read_only(), "asking takes no lock");
+        let told = Error::io(pool.path(), "sync", std::io::Error::other("lost"));
+        pool.doubt_after(&told);
+        assert!(!session.is_distrusted());
+        drop(session);
+        let size = pool.size();
+        while pool.size() == size {
+            pool.reserve_extent(Kind(3), 64 << 10).expect("room");
+        }
+        assert!(pool.inner.session.lock().is_distrusted());
     }
 }

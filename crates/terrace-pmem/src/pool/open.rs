@@ -61,16 +61,21 @@ impl Pool {
         }
         let place = state::place(options, &*media);
         let opened = previous.verdict(place);
-        if opened == Opened::SameBoot && !media.power_safe() && !options.read_only && !options.salvage {
-            // The system itself has reported that it could not write stores back, which is certain.
-            media.sync_range(SUPERBLOCK_AT[0], 64)?;
-        }
         let mut session = Session::after(&previous, opened, place, media.power_safe());
         if options.read_only {
             if opened != Opened::Clean {
                 return Err(Error::NotClosed { path: name.to_path_buf() });
             }
             session = session.read_only();
+        }
+        // The system tells once that it could not write stores back, and not at the next opening.
+        let distrust = |_: &Error| {
+            if !media.power_safe() {
+                session.distrust_after(&previous, &raw);
+            }
+        };
+        if opened == Opened::SameBoot && !media.power_safe() && !options.salvage {
+            media.sync_range(SUPERBLOCK_AT[0], 64).inspect_err(distrust)?;
         }
         let size = match format::read_size(&raw, &superblock, media.len(), name) {
             Err(_) if options.salvage => media.len() / superblock.extent_bytes * superblock.extent_bytes,
@@ -85,14 +90,10 @@ impl Pool {
         }
         let pool = Pool::assemble(media.clone(), name, options, parts)?;
         // Written last, so that a damaged pool is left as it was found.
-        if !options.salvage {
-            if !options.read_only {
-                format::mend_superblock(&raw, &superblock)?;
-                if opened != Opened::Torn {
-                    previous.make_durable(&raw)?;
-                }
-            }
-            session.write(&raw)?;
+        if !options.salvage && !options.read_only {
+            format::mend_superblock(&raw, &superblock)
+                .and_then(|()| session.write_after(&previous, &raw))
+                .inspect_err(distrust)?;
         }
         Ok(pool)
     }
@@ -123,9 +124,11 @@ impl Pool {
                 superblock: parts.superblock,
                 opened: parts.opened,
                 generation: parts.session.generation(),
+                read_only: parts.session.is_read_only(),
                 still: RwLock::new(parts.session.is_read_only()),
                 session: Mutex::new(parts.session),
                 is_doubted: AtomicBool::new(false),
+                growing: Mutex::new(()),
                 // A salvage inherits nothing, and so it frees nothing either.
                 unreclaimed: AtomicBool::new(options.salvage && parts.unreclaimed),
                 over: AtomicBool::new(false),
@@ -177,7 +180,7 @@ impl Pool {
     /// Whether it was opened read-only: then it is not stored to, not even for locks. The next session will have this
     /// one's generation.
     pub fn is_read_only(&self) -> bool {
-        self.inner.session.lock().is_read_only()
+        self.inner.read_only
     }
 
     /// Whether objects that were active when the pool was opened may have no owner: see [`Pool::reclaim`].

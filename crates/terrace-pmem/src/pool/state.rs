@@ -75,7 +75,7 @@ impl Previous {
 
     /// Makes the slot that counts durable. A killed process may have stored it without making it durable, and while the
     /// other slot is being written it is the only valid one.
-    pub(super) fn make_durable(&self, raw: &Raw<'_>) -> Result<()> {
+    fn make_durable(&self, raw: &Raw<'_>) -> Result<()> {
         raw.write(STATE_AT[self.slot], self.state.as_bytes());
         raw.make_durable(STATE_AT[self.slot], 64)
     }
@@ -216,11 +216,32 @@ impl Session {
             return;
         }
         self.state.sequence += 1;
-        self.state.flags |= STATE_DISTRUSTED;
-        self.state = self.state.sealed();
         self.slot = 1 - self.slot;
+        *self = self.distrusted();
         raw.write(STATE_AT[self.slot], self.state.as_bytes());
         let _ = raw.make_durable(STATE_AT[self.slot], 64);
+    }
+
+    /// The same for a session that could not begin: writing back has failed before it was written, or while it was.
+    pub(super) fn distrust_after(self, previous: &Previous, raw: &Raw<'_>) {
+        if self.writable {
+            let _ = previous.make_durable(raw);
+            let _ = self.distrusted().write(raw);
+        }
+    }
+
+    fn distrusted(mut self) -> Session {
+        self.state.flags |= STATE_DISTRUSTED;
+        self.state = self.state.sealed();
+        self
+    }
+
+    /// Writes the state of a session that begins after `previous` to its slot, durably.
+    pub(super) fn write_after(&self, previous: &Previous, raw: &Raw<'_>) -> Result<()> {
+        if self.writable {
+            previous.make_durable(raw)?;
+        }
+        self.write(raw)
     }
 
     /// Writes the state to its slot, durably.

@@ -5,6 +5,7 @@
 mod crash;
 mod damage;
 mod kept;
+mod lost;
 mod model;
 mod pool;
 mod sizes;

@@ -1,15 +1,13 @@
-//! Pieces of a closed pool that are older copies of themselves or copies of other pieces, older copies of all of it,
-//! and media that fail to write back.
+//! Pieces of a closed pool that are older copies of themselves or copies of other pieces, and older copies of all of it.
 
-use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 use terrace_base::rng::Rng;
-use terrace_base::{Error, ErrorKind, Result};
+use terrace_base::{ErrorKind, Result};
 use terrace_pmem::{Granularity, Kind, Known, Media, MemMedia, Opened, POff, Pool, PoolOptions};
 
-use crate::support::{memory_dir, name, options};
+use crate::support::{name, options};
 
 const PAGE: usize = 4096;
 const OBJECT: Kind = Kind(2);
@@ -313,143 +311,4 @@ fn an_older_copy_of_the_whole_pool_is_told_by_who_knows_the_newest() {
     let other = Some(Known { uuid: [7; 16], generation: 4, closed: true });
     let opened = Pool::open_on(medium(&images[7]), name(), &PoolOptions { known: other, ..small() });
     assert_eq!(opened.unwrap_err().kind(), ErrorKind::Corruption);
-}
-
-/// Memory that calls itself an ordinary file, and fails to write back as often as it is told.
-#[derive(Debug)]
-struct Failing {
-    memory: MemMedia,
-    failures: AtomicU32,
-    instance: u64,
-}
-
-impl Failing {
-    fn new(image: Option<&[u8]>, instance: u64) -> Arc<Failing> {
-        let o = small();
-        let memory = MemMedia::new(o.size, o.max_size, Granularity::Page).unwrap();
-        if let Some(image) = image {
-            // SAFETY: as long as the image, and nobody else knows it yet.
-            unsafe { memory.base().copy_from_nonoverlapping(image.as_ptr(), image.len()) };
-        }
-        Arc::new(Failing { memory, failures: AtomicU32::new(0), instance })
-    }
-}
-
-impl Media for Failing {
-    fn base(&self) -> *mut u8 {
-        self.memory.base()
-    }
-
-    fn len(&self) -> u64 {
-        self.memory.len()
-    }
-
-    fn capacity(&self) -> u64 {
-        self.memory.capacity()
-    }
-
-    fn grow(&self, len: u64) -> Result<()> {
-        self.sync()?;
-        self.memory.grow(len)
-    }
-
-    fn granularity(&self) -> Granularity {
-        Granularity::Page
-    }
-
-    fn flush(&self, _offset: u64, _len: u64) {}
-
-    fn drain(&self) {}
-
-    fn order(&self, _offset: u64) {}
-
-    fn charge_read(&self, _offset: u64, _len: u64) {}
-
-    fn sync(&self) -> Result<()> {
-        let fails = self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
-        match fails {
-            Ok(_) => Err(Error::io(Path::new("failing"), "sync", std::io::Error::other("lost"))),
-            Err(_) => Ok(()),
-        }
-    }
-
-    fn instance(&self) -> u64 {
-        self.instance
-    }
-
-    fn describe(&self) -> String {
-        "failing".into()
-    }
-}
-
-/// Takes extents until one is refused.
-fn fill(pool: &Pool) -> Result<()> {
-    loop {
-        pool.reserve_extent(ARENA, 1 << 10)?;
-    }
-}
-
-/// The system says once that it could not write back; a second attempt succeeds, and has written nothing.
-#[test]
-fn a_pool_that_could_not_be_written_back_once_is_not_trusted() {
-    for how in ["sync", "close", "growth"] {
-        let media = Failing::new(None, 0);
-        let pool = Pool::create_on(media.clone(), name(), &small()).unwrap();
-        pool.set_root("a", 1).unwrap();
-        media.failures.store(1, Ordering::Relaxed);
-        let failed = match how {
-            "sync" => pool.sync(),
-            "close" => pool.close(),
-            _ => fill(&pool),
-        };
-        assert_eq!(failed.unwrap_err().kind(), ErrorKind::Io, "{how}");
-        assert_eq!(media.failures.load(Ordering::Relaxed), 0);
-        for _ in 0..2 {
-            assert_eq!(pool.sync().unwrap_err().kind(), ErrorKind::Io, "{how}: a second sync");
-            assert_eq!(pool.close().unwrap_err().kind(), ErrorKind::Io, "{how}: a second close");
-        }
-        drop(pool);
-        for _ in 0..2 {
-            assert_eq!(
-                Pool::open_on(media.clone(), name(), &small()).unwrap().opened(),
-                Opened::Torn,
-                "{how}"
-            );
-        }
-    }
-}
-
-/// Opening hears of what failed while nobody had the pool open, and says so.
-#[test]
-fn opening_asks_whether_everything_was_written_back() {
-    let media = Failing::new(None, 0);
-    drop(Pool::create_on(media.clone(), name(), &small()).unwrap());
-    assert_eq!(Pool::open_on(media.clone(), name(), &small()).unwrap().opened(), Opened::SameBoot);
-    media.failures.store(1, Ordering::Relaxed);
-    assert_eq!(Pool::open_on(media.clone(), name(), &small()).unwrap_err().kind(), ErrorKind::Io);
-    assert_eq!(Pool::open_on(media, name(), &small()).unwrap().opened(), Opened::SameBoot);
-}
-
-/// In one boot of the machine: the same file, and one that was mounted anew, or copied.
-#[test]
-fn the_same_boot_is_not_the_same_file() {
-    let o = PoolOptions { boot_id: None, ..small() };
-    let media = Failing::new(None, 1);
-    let pool = Pool::create_on(media.clone(), name(), &o).unwrap();
-    pool.set_root("a", 1).unwrap();
-    drop(pool);
-    let image = bytes_of(&media.memory);
-    let opened = |instance| {
-        let media = Failing::new(Some(&image), instance);
-        Pool::open_on(media, name(), &o).unwrap().opened()
-    };
-    assert_eq!([opened(1), opened(2), opened(0)], [Opened::SameBoot, Opened::Torn, Opened::SameBoot]);
-
-    let dir = memory_dir();
-    let at = |name: &str| dir.path().join(name);
-    drop(Pool::create(&at("pool"), &o).unwrap());
-    std::fs::copy(at("pool"), at("copy")).unwrap();
-    assert_eq!(Pool::open(&at("copy"), &o).unwrap().opened(), Opened::Torn);
-    std::fs::rename(at("pool"), at("moved")).unwrap();
-    assert_eq!(Pool::open(&at("moved"), &o).unwrap().opened(), Opened::SameBoot);
 }
