@@ -99,7 +99,8 @@ impl Db {
     /// Gives `key` the value that `update` makes of its value, and returns the value that it had. `None` stands
     /// for a key that does not exist. No other write comes in between: if one does, `update` is called again,
     /// with the newer value. It is called until it succeeds, as each failure is another writer's success.
-    /// If it changes nothing, nothing is written.
+    /// If it changes nothing, nothing is written, unless `sync` is asked for, or a keyspace's entries expire: what is
+    /// written again lives longer.
     ///
     /// ```
     /// # fn main() -> terrace::Result<()> {
@@ -140,19 +141,21 @@ impl Db {
         };
         // What was there before may not be durable.
         let skips = if options.sync { Skips::None } else { Skips::Same };
-        self.update(self.get(key)?, |current| Ok(update(current)), swap, skips)
+        self.update(|| self.get(key), |current| Ok(update(current)), swap, skips)
     }
 
-    /// Swaps the value `current` for what `update` makes of it, until no other write comes in between. If that is the
-    /// same, `skips` says whether it does.
+    /// Swaps the value that `read` reads for what `update` makes of it, until no other write comes in between. If that
+    /// is the same, `skips` says whether it does.
     pub(super) fn update<V: AsRef<[u8]>>(
         &self,
-        mut current: Option<Bytes>,
+        read: impl Fn() -> Result<Option<Bytes>>,
         mut update: impl FnMut(Option<&[u8]>) -> Result<Option<V>>,
         swap: impl Fn(Option<&[u8]>, Option<&[u8]>) -> Result<Result<(), CasMismatch>>,
         skips: Skips,
     ) -> Result<Option<Bytes>> {
-        let mut attempts = self.inner.turns.begin();
+        // What is read before a wait is old after it.
+        let mut attempts = self.inner.turns.begin_update();
+        let mut current = read()?;
         loop {
             let new = update(current.as_deref())?;
             let new = new.as_ref().map(AsRef::as_ref);
@@ -160,11 +163,58 @@ impl Db {
             if new == current.as_deref() && (skips == Skips::Same || is_nothing) {
                 return Ok(current);
             }
-            match swap(current.as_deref(), new)? {
-                Ok(()) => return Ok(current),
-                Err(mismatch) => current = mismatch.current,
-            }
-            attempts.fail();
+            let Err(mismatch) = swap(current.as_deref(), new)? else { return Ok(current) };
+            current = if attempts.fail() { read()? } else { mismatch.current };
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::options::{EngineKind, Options};
+
+    /// Updates a value that is another one whenever it is looked at; the swap fails once. Returns the values that the
+    /// update was called with.
+    fn values_of_update(db: &Db) -> Vec<u8> {
+        let (value, seen, swaps) = (Cell::new(0), Cell::new(Vec::new()), Cell::new(0));
+        let look = || {
+            value.set(value.get() + 1);
+            Some(Bytes::copy_from_slice(&[value.get()]))
+        };
+        let update = |current: Option<&[u8]>| {
+            seen.set([seen.take(), current.unwrap_or_default().to_vec()].concat());
+            Ok(Some(b"new"))
+        };
+        let swap = |_: Option<&[u8]>, _: Option<&[u8]>| {
+            swaps.set(swaps.get() + 1);
+            Ok(if swaps.get() == 1 { Err(CasMismatch { current: look() }) } else { Ok(()) })
+        };
+        db.update(|| Ok(look()), update, swap, Skips::None).unwrap();
+        seen.take()
+    }
+
+    #[test]
+    fn an_update_that_has_waited_reads_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(dir.path(), Options { engine: EngineKind::Lsm, ..Options::default() }).unwrap();
+        assert_eq!(values_of_update(&db), [1, 2], "what the swap has found");
+        let (taken, is_taken) = channel();
+        let (over, is_over) = channel::<()>();
+        std::thread::scope(|scope| {
+            let turns = &db.inner.turns;
+            scope.spawn(move || {
+                let mut attempts = turns.begin_update();
+                attempts.fail();
+                taken.send(()).unwrap();
+                is_over.recv().unwrap();
+            });
+            is_taken.recv().unwrap();
+            assert_eq!(values_of_update(&db), [1, 3], "what was read after the wait");
+            over.send(()).unwrap();
+        });
     }
 }

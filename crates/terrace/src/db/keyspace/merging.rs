@@ -55,12 +55,15 @@ impl Keyspace {
         if store.read_only {
             return Err(Error::ReadOnly);
         }
-        let current = store.get(&self.space().place(key)?)?;
-        // Only now: it was not dropped before that was read.
-        self.open.check_exists()?;
+        let read = || {
+            let current = store.get(&self.space().place(key)?)?;
+            // Only now: it was not dropped before that was read.
+            self.open.check_exists()?;
+            Ok(current)
+        };
         let update = |current: Option<&[u8]>| operator.merge(key, current, operand).map(Some);
         let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| self.exchange(key, expected, new, options);
-        self.db.update(current, update, swap, Skips::None)?;
+        self.db.update(read, update, swap, Skips::None)?;
         self.open.counts.count(Op { kind: Kind::Put, key, value: operand });
         Ok(())
     }

@@ -304,7 +304,7 @@ impl Keyspace {
         let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| self.swap(key, expected, new);
         // What is written again lives longer.
         let skips = if self.open.is_dated() { Skips::Nothings } else { Skips::Same };
-        self.db.update(self.get(key)?, |current| Ok(update(current)), swap, skips)
+        self.db.update(|| self.get(key), |current| Ok(update(current)), swap, skips)
     }
 
     /// Flushes, and merges all tables with keys of the keyspace in `range`.

@@ -115,7 +115,7 @@ impl Db {
         options: TransactionOptions,
         mut work: impl FnMut(&Transaction) -> Result<T>,
     ) -> Result<T> {
-        let mut attempts = self.inner.turns.begin();
+        let mut attempts = self.inner.turns.begin_transaction();
         loop {
             let transaction = self.transaction_with(options);
             let outcome = work(&transaction).and_then(|value| transaction.commit().map(|()| value));
