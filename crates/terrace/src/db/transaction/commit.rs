@@ -60,7 +60,9 @@ impl Transaction {
         if isolation == Isolation::Snapshot {
             // Merges have noted what they stand on.
             reads.keep_written(writes.newest());
-            writes.newest().keys().for_each(|key| reads.note(key, Seen::OfSnapshot));
+            writes.newest().keys().for_each(|key| {
+                reads.note(key, Seen::OfSnapshot);
+            });
         }
         drop(writes);
         if batch.is_empty() || reads.is_empty() {

@@ -297,8 +297,17 @@ impl Transaction {
             Ok((value, copy))
         };
         let (_, copy) = hold.soundly(read)?;
-        self.state.lock().reads.note(place, Seen::Value(copy.clone()));
-        Ok(copy)
+        Ok(self.noted(place, copy))
+    }
+
+    /// Notes the value that was read at `place`, and returns the one that the transaction has read there: another thread
+    /// may have done so before it came to be due.
+    fn noted(&self, place: &[u8], value: Option<Bytes>) -> Option<Bytes> {
+        match self.state.lock().reads.note(place, Seen::Value(value)) {
+            Seen::Value(value) => value.clone(),
+            // It was there and has come to be due.
+            _ => None,
+        }
     }
 
     /// What the transaction has written at `place`, if anything.
@@ -319,8 +328,11 @@ impl Transaction {
             }
         }
         let exists = self.snapshot.hold().get(place)?.is_some();
-        self.note(place, || if exists { Seen::Exists } else { Seen::Value(None) });
-        Ok(exists)
+        if self.options.isolation == Isolation::Snapshot {
+            return Ok(exists);
+        }
+        let seen = if exists { Seen::Exists } else { Seen::Value(None) };
+        Ok(*self.state.lock().reads.note(place, seen) != Seen::Value(None))
     }
 
     fn get_many_in<K: AsRef<[u8]>>(
@@ -337,8 +349,14 @@ impl Transaction {
         };
         let unknown = places.iter().zip(&known).filter(|(_, known)| known.is_none());
         let unknown: Vec<&[u8]> = unknown.map(|(place, _)| place.as_ref()).collect();
-        let mut read = self.snapshot.hold().get_many(&unknown)?.into_iter();
-        unknown.iter().zip(read.as_slice()).for_each(|(place, value)| self.note_value(place, value));
+        let mut read = self.snapshot.hold().get_many(&unknown)?;
+        if self.options.isolation == Isolation::Serializable {
+            // Copied: they may share the mapping of a table, whose pages are not to be relied upon for long, and would
+            // keep it.
+            let copies = read.iter().map(|value| value.as_deref().map(Bytes::copy_from_slice));
+            read = unknown.iter().zip(copies).map(|(place, copy)| self.noted(place, copy)).collect();
+        }
+        let mut read = read.into_iter();
         Ok(known.into_iter().map(|known| known.unwrap_or_else(|| read.next().flatten())).collect())
     }
 
@@ -393,18 +411,5 @@ impl Transaction {
             )));
         }
         if self.read_only { Err(Error::ReadOnly) } else { Ok(()) }
-    }
-
-    /// Notes the value that was read of `key`. It is copied: it may share the mapping of a table, whose pages are not
-    /// to be relied upon for long, and would keep it.
-    fn note_value(&self, key: &[u8], value: &Option<Bytes>) {
-        self.note(key, || Seen::Value(value.as_deref().map(Bytes::copy_from_slice)));
-    }
-
-    /// Notes what was seen of `key`, if that is to be compared.
-    fn note(&self, key: &[u8], seen: impl FnOnce() -> Seen) {
-        if self.options.isolation == Isolation::Serializable {
-            self.state.lock().reads.note(key, seen());
-        }
     }
 }

@@ -35,6 +35,8 @@ pub(super) enum Seen {
     Value(Option<Bytes>),
     /// That it exists.
     Exists,
+    /// That it exists, and then that it does not, as it had come to be due: no moment explains both.
+    Gone,
     /// What the transaction's snapshot has of it.
     OfSnapshot,
 }
@@ -102,12 +104,20 @@ impl Reads {
         }
     }
 
-    /// Notes what was seen of a key. A value says more than that there is one, or that it is the snapshot's.
-    pub fn note(&mut self, key: &[u8], seen: Seen) {
+    /// Notes what was seen of a key, and returns what counts: what was seen first. A value says more than that there is
+    /// one, or that it is the snapshot's.
+    pub fn note(&mut self, key: &[u8], seen: Seen) -> &Seen {
         match self.keys.entry(Bytes::copy_from_slice(key)) {
-            Entry::Vacant(entry) => drop(entry.insert(seen)),
-            Entry::Occupied(mut entry) if matches!(seen, Seen::Value(_)) => drop(entry.insert(seen)),
-            Entry::Occupied(_) => {}
+            Entry::Vacant(entry) => entry.insert(seen),
+            Entry::Occupied(entry) => {
+                let noted = entry.into_mut();
+                match (&*noted, &seen) {
+                    (Seen::Exists, Seen::Value(None)) => *noted = Seen::Gone,
+                    (Seen::Exists | Seen::OfSnapshot, Seen::Value(_)) => *noted = seen,
+                    _ => {}
+                }
+                noted
+            }
         }
     }
 
@@ -199,6 +209,7 @@ fn is_same(engine: &dyn Engine, then: Option<&Hold>, key: &[u8], seen: &Seen) ->
     Ok(match (seen, then) {
         (Seen::Value(value), _) => engine.get(key, None)? == *value,
         (Seen::Exists, _) => engine.contains(key)?,
+        (Seen::Gone, _) => false,
         (Seen::OfSnapshot, Some(then)) => match (engine.get(key, None), engine.get(key, Some(then.seq()))) {
             (Err(_), Err(_)) => is_one_version(engine, then, key)?,
             (now, before) => now? == before?,
@@ -286,15 +297,25 @@ mod tests {
     #[test]
     fn a_value_says_more_than_that_there_is_one() {
         let mut reads = Reads::default();
-        reads.note(b"k", Seen::Exists);
-        reads.note(b"k", Seen::Value(Some(key("v"))));
-        reads.note(b"k", Seen::Exists);
-        assert_eq!(reads.of(b"k"), Some(&Seen::Value(Some(key("v")))));
+        assert_eq!(reads.note(b"k", Seen::Exists), &Seen::Exists);
+        let value = Seen::Value(Some(key("v")));
+        for seen in [value.clone(), Seen::Exists, Seen::Value(None), Seen::Value(Some(key("other")))] {
+            assert_eq!(reads.note(b"k", seen), &value);
+        }
+        let none = Seen::Value(None);
+        for seen in [none.clone(), Seen::Exists, value.clone()] {
+            assert_eq!(reads.note(b"none", seen), &none);
+        }
+        reads.note(b"gone", Seen::Exists);
+        for seen in [Seen::Value(None), Seen::Exists, value.clone()] {
+            assert_eq!(reads.note(b"gone", seen), &Seen::Gone);
+        }
+        assert_eq!(reads.of(b"k"), Some(&value));
         assert!(!reads.needs_snapshot());
         reads.note(b"k", Seen::OfSnapshot);
         reads.note(b"l", Seen::OfSnapshot);
         assert!(reads.needs_snapshot());
         reads.keep_written(&Overlay::from([(key("k"), None)]));
-        assert_eq!((reads.of(b"k"), reads.of(b"l")), (Some(&Seen::Value(Some(key("v")))), None));
+        assert_eq!((reads.of(b"k"), reads.of(b"l")), (Some(&value), None));
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use terrace::{Db, Env, ErrorKind, Expiry, Keyspace, KeyspaceOptions, WriteBatch};
+use terrace::{Db, Env, ErrorKind, Expiry, Keyspace, KeyspaceOptions, Transaction, WriteBatch};
 use terrace_base::clock::ManualClock;
 
 use super::keyspaces::owned;
@@ -202,6 +202,48 @@ pub fn conditions_take_what_is_due_for_absent(engine: &Engine) {
     tx.keyspace(&space).unwrap().put("k", "10").unwrap();
     tx.commit().unwrap();
     assert_eq!(space.get("k").unwrap().as_deref(), Some(&b"10"[..]));
+    assert_clean(&db);
+}
+
+/// Whichever calls a transaction reads by, what it was told first counts.
+pub fn transactions_keep_what_they_have_read(engine: &Engine) {
+    let (_machine, clock, db) = begin(engine);
+    let space = expiring(&db, "space", Expiry::ByEntry);
+    for is_put_again in [false, true] {
+        let begun = || {
+            space.put_with_ttl("k", "v", 10 * SECOND).unwrap();
+            let tx = db.transaction();
+            tx.put("seen", "yes").unwrap();
+            tx
+        };
+        let go_on = || {
+            clock.advance(10 * SECOND);
+            if is_put_again {
+                space.put_with_ttl("k", "other", 10 * SECOND).unwrap();
+            }
+        };
+        let conflicts = |tx: Transaction| assert_eq!(tx.commit().unwrap_err().kind(), ErrorKind::Conflict);
+
+        let tx = begun();
+        assert_eq!(tx.keyspace(&space).unwrap().get("k").unwrap().as_deref(), Some(&b"v"[..]));
+        go_on();
+        let seen = tx.keyspace(&space).unwrap();
+        assert!(seen.contains_key("k").unwrap());
+        assert_eq!(seen.get("k").unwrap().as_deref(), Some(&b"v"[..]));
+        assert_eq!(seen.multi_get(["k"]).unwrap(), [Some("v".into())]);
+        conflicts(tx);
+
+        for by_many in [false, true] {
+            let tx = begun();
+            assert!(tx.keyspace(&space).unwrap().contains_key("k").unwrap());
+            go_on();
+            let seen = tx.keyspace(&space).unwrap();
+            let value =
+                if by_many { seen.multi_get(["k"]).unwrap().remove(0) } else { seen.get("k").unwrap() };
+            assert_eq!(value, None, "the snapshot's value is due");
+            conflicts(tx);
+        }
+    }
     assert_clean(&db);
 }
 

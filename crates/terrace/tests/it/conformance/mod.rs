@@ -64,6 +64,7 @@ macro_rules! conformance {
                     most_is_deleted_and_other_sizes_come},
                 expiry::{entries_are_gone_when_they_are_due, what_is_put_says_how_long_it_lives,
                     conditions_take_what_is_due_for_absent, what_is_due_goes_from_the_media,
+                    transactions_keep_what_they_have_read,
                     what_is_due_makes_room, keys_of_before_there_were_keyspaces_do_not_expire, times_to_live_are_kept},
                 expiry_model::{expiring_entries_match_a_map},
                 files::{compaction_frees_the_disk, a_full_disk_refuses_and_recovers, failing_operations_are_errors},
