@@ -44,8 +44,11 @@ const ENTRY_BYTES: usize = 96;
 
 /// Where the default keyspace lies.
 const ALONE: u8 = 0;
+/// Alone still: everybody is kept out.
 const MOVING: u8 = 1;
 const BESIDE: u8 = 2;
+/// Beside others, unless those cannot be named: everybody is kept out.
+const NAMING: u8 = 3;
 
 /// The number of the next opening of a database.
 static OPENINGS: AtomicU64 = AtomicU64::new(0);
@@ -162,7 +165,7 @@ impl Catalog {
 
     /// Where the default keyspace lies: exactly, if `moving` is held.
     pub fn default_space(&self) -> Space {
-        if self.default.load(Ordering::Acquire) == BESIDE { Space::Default } else { Space::Alone }
+        space_of(self.default.load(Ordering::Acquire))
     }
 
     /// The place of a key of the default keyspace.
@@ -191,10 +194,10 @@ impl Catalog {
     /// What `take` takes, and where the default keyspace lies at that moment.
     pub fn at_one_moment<T>(&self, take: impl Fn() -> T) -> (T, Space) {
         let before = self.default.load(Ordering::Acquire);
-        if before != MOVING {
+        if before == ALONE || before == BESIDE {
             let taken = take();
             if self.default.load(Ordering::Acquire) == before {
-                return (taken, if before == BESIDE { Space::Default } else { Space::Alone });
+                return (taken, space_of(before));
             }
         }
         let _stays = self.stay();
@@ -282,6 +285,12 @@ impl Catalog {
         self.default.store(if is_beside { BESIDE } else { ALONE }, Ordering::Release);
     }
 
+    /// The default keyspace lies beside others for the caller, who keeps everybody else out and tells then whether it
+    /// [does](Self::set_beside).
+    pub(super) fn set_naming(&self) {
+        self.default.store(NAMING, Ordering::Release);
+    }
+
     /// Sets the marker, to be of version `least` at least. `changing` is locked.
     fn set_marker(&self, batch: &mut WriteBatch, least: u8) {
         let value = records::marker(self.version.load(Ordering::Relaxed).max(least));
@@ -296,6 +305,14 @@ impl Catalog {
             expected: format!("{what} in the catalogue of keyspaces"),
             found: found[..found.len().min(32)].escape_ascii().to_string(),
         }
+    }
+}
+
+/// Where the default keyspace lies in a state of it.
+fn space_of(default: u8) -> Space {
+    match default {
+        BESIDE | NAMING => Space::Default,
+        _ => Space::Alone,
     }
 }
 

@@ -25,12 +25,12 @@ impl Db {
         store.catalog.note_version(LATEST);
         let _alone = store.catalog.keep_out();
         store.begin_deadlines();
-        store.catalog.set_beside(true);
+        store.catalog.set_naming();
         store.core.filters.set_beside(true);
         let recovered = store.load_range_tombstones().and_then(|()| self.name_all());
         store.recall_keyspaces();
+        store.catalog.set_beside(recovered.is_ok());
         recovered.inspect_err(|_| {
-            store.catalog.set_beside(false);
             store.core.filters.set_beside(false);
             store.core.deadlines.end();
             store.core.range_tombstones.set(Vec::new());
@@ -82,5 +82,36 @@ impl Store {
             }
             Ok(false)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Db;
+    use crate::keyspaces::Space;
+    use crate::options::{EngineKind, Options};
+
+    /// Whoever begins during a recovery that fails does not take the keyspaces for found: its keys would lie where nobody
+    /// looks for them.
+    #[test]
+    fn what_begins_during_a_recovery_waits_for_its_outcome() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(dir.path(), Options { engine: EngineKind::Lsm, ..Options::default() }).unwrap();
+        let catalog = &db.inner.catalog;
+        std::thread::scope(|scope| {
+            let alone = catalog.keep_out();
+            catalog.set_naming();
+            assert_eq!(catalog.default_space(), Space::Default, "for who recovers");
+            let begun = scope.spawn(|| {
+                let tx = db.transaction();
+                tx.put([0xff, 9], "high").unwrap();
+                tx.commit().unwrap();
+            });
+            // Whoever does not wait has begun by now.
+            (0..10_000).take_while(|_| !begun.is_finished()).for_each(|_| std::thread::yield_now());
+            catalog.set_beside(false);
+            drop(alone);
+        });
+        assert_eq!(db.get([0xff, 9]).unwrap().as_deref(), Some(&b"high"[..]));
     }
 }
