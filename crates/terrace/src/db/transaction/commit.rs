@@ -7,7 +7,8 @@
 //!    goes to the leader of the queue, or to the engine behind its gate. Keys that nobody has written since are not
 //!    looked up again: `core/recent_writes.rs` knows them.
 //! 4. One that has read and written the same key, and nothing else, is a swap where single writes skip the
-//!    queue: nobody waits for it.
+//!    queue: nobody waits for it. It goes through the queue after all if the key's keyspace expires, and while merges
+//!    in a group have all writes queue.
 //! 5. What keeps old versions for the transaction goes before its batch is applied, unless comparing needs it.
 
 use terrace_base::{Error, ErrorKind, Result};
@@ -86,6 +87,8 @@ impl Db {
     ///
     /// `work` must have no effects but through its transaction, as it may be called several times. A refusal of
     /// its own is a value: return `Ok(Err(..))`, and call [`Transaction::clear`] first if something is written.
+    /// A `Conflict` that `work` returns is tried again like one of the commit, also if it is that with which another
+    /// `transact` within `work` has given up.
     ///
     /// ```
     /// # fn main() -> terrace::Result<()> {

@@ -44,7 +44,7 @@ impl Transaction {
     ///
     /// `InvalidArgument` if the keyspace is another database's; `NoKeyspace` if it was dropped; `Conflict` if the
     /// transaction began when the database had no keyspace yet. The commit fails with `NoKeyspace` if the keyspace is
-    /// dropped before it, even if it was only read.
+    /// dropped before it, even if it was only read, unless the transaction has written nothing at all.
     pub fn keyspace(&self, keyspace: &Keyspace) -> Result<TransactionKeyspace<'_>> {
         let keyspace = keyspace.open().clone();
         keyspace.check_is_of(self.snapshot.hold().owner())?;
