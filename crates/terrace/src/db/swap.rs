@@ -204,8 +204,8 @@ mod tests {
         assert_eq!(values_of_update(&db), [1, 2], "what the swap has found");
         let (taken, is_taken) = channel();
         let (over, is_over) = channel::<()>();
-        std::thread::scope(|scope| {
-            let turns = &db.inner.turns;
+        let (db, turns) = (&db, &db.inner.turns);
+        std::thread::scope(move |scope| {
             scope.spawn(move || {
                 let mut attempts = turns.begin_update();
                 attempts.fail();

@@ -182,7 +182,8 @@ mod tests {
     fn beside_who_asks(turns: &Turns, then: impl FnOnce()) {
         let (asked, was_asked) = channel();
         let (over, is_over) = channel::<()>();
-        std::thread::scope(|scope| {
+        // What is moved into the scope is dropped if `then` fails, which ends the other thread.
+        std::thread::scope(move |scope| {
             scope.spawn(move || {
                 let mut attempts = asking(turns);
                 asked.send(()).unwrap();
