@@ -228,8 +228,8 @@ impl Pool {
         self.inner.media.grow(len).inspect_err(|why| self.doubt_after(why))
     }
 
-    /// Notes that a growth could not be synced: it may be how the system tells that it has lost pages, and it tells that
-    /// once.
+    /// Notes that a growth could not be synced: it may be how the system tells that it has lost pages, and it tells
+    /// that once.
     fn doubt_after(&self, why: &Error) {
         let is_sync = matches!(why, Error::Io { operation: "sync", .. });
         if is_sync && !self.inner.media.power_safe() {

@@ -1,4 +1,5 @@
-//! Pieces of a closed pool that are older copies of themselves or copies of other pieces, and older copies of all of it.
+//! Pieces of a closed pool that are older copies of themselves or copies of other pieces, and older copies of all of
+//! it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

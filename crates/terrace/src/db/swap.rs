@@ -213,7 +213,7 @@ mod tests {
                 is_over.recv().unwrap();
             });
             is_taken.recv().unwrap();
-            assert_eq!(values_of_update(&db), [1, 3], "what was read after the wait");
+            assert_eq!(values_of_update(db), [1, 3], "what was read after the wait");
             over.send(()).unwrap();
         });
     }

@@ -91,8 +91,8 @@ mod tests {
     use crate::keyspaces::Space;
     use crate::options::{EngineKind, Options};
 
-    /// Whoever begins during a recovery that fails does not take the keyspaces for found: its keys would lie where nobody
-    /// looks for them.
+    /// Whoever begins during a recovery that fails does not take the keyspaces for found: its keys would lie where
+    /// nobody looks for them.
     #[test]
     fn what_begins_during_a_recovery_waits_for_its_outcome() {
         let dir = tempfile::tempdir().unwrap();

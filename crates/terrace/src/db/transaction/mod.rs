@@ -300,8 +300,8 @@ impl Transaction {
         Ok(self.noted(place, copy))
     }
 
-    /// Notes the value that was read at `place`, and returns the one that the transaction has read there: another thread
-    /// may have done so before it came to be due.
+    /// Notes the value that was read at `place`, and returns the one that the transaction has read there: another
+    /// thread may have done so before it came to be due.
     fn noted(&self, place: &[u8], value: Option<Bytes>) -> Option<Bytes> {
         match self.state.lock().reads.note(place, Seen::Value(value)) {
             Seen::Value(value) => value.clone(),
