@@ -1,10 +1,12 @@
 //! Judging what a crash has left: open, compare, prove, use, reopen.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use terrace::{Db, EngineKind, Options};
 use terrace_base::rng::Rng;
+use terrace_pmem::{Granularity, Media, Opened, Pool, PoolOptions};
 use terrace_sim::{KvModel, Map, Survival, World};
 
 use super::env::{DIR, Process, tiny};
@@ -33,9 +35,14 @@ pub fn judge(options: &Options, world: &World, model: &KvModel) -> Result<(), St
 pub fn judge_failing(options: &Options, world: &World, model: &KvModel) -> Result<(), String> {
     let mut rng = Rng::new(world.seed() ^ 0xfa17);
     world.fail_nth(rng.below(FAILING_AMONG));
+    let mut model = model.clone();
     {
         let mut session = Session::open(world, options, Errors::Passing)?;
         let found = contents(session.db()).map_err(|e| format!("reading: {e}"))?;
+        if session.was_torn() {
+            model.accepts_prefix(&found)?;
+            model = KvModel::from(found.clone());
+        }
         model.accepts_in(world, &found)?;
         let mut ledger = Shared::over(found.clone());
         session.carry_out(&Op::Flush, &mut ledger)?;
@@ -46,7 +53,7 @@ pub fn judge_failing(options: &Options, world: &World, model: &KvModel) -> Resul
         session.carry_out(&Op::Reopen, &mut ledger)?;
         same(&session, &found, "by closing and opening")?;
     }
-    judge(options, world, model)
+    judge(options, world, &model)
 }
 
 /// Judges `world` as [`judge`], and has it carry out `ops`, all of which must succeed.
@@ -56,6 +63,7 @@ pub fn judge_doing(options: &Options, world: &World, model: &KvModel, ops: &[Op]
 
 /// Opens the survivor, compares it with the model, lets background work finish, proves it, and has it do `more`.
 fn first_look(options: &Options, world: &World, model: &KvModel, more: &[Op]) -> Result<Map, String> {
+    let may_lose = may_end_early(world) || is_torn(world);
     let mut session = match Session::open(world, options, Errors::Fail) {
         // The process died when a failed sync had dropped what was to survive it, and before that was elsewhere.
         Err(e) if world.fs().has_dropped_pages() && e.contains("corruption") => {
@@ -64,7 +72,7 @@ fn first_look(options: &Options, world: &World, model: &KvModel, more: &[Op]) ->
         opened => opened?,
     };
     let found = contents(session.db()).map_err(|e| format!("reading: {e}"))?;
-    model.accepts_in(world, &found).or_else(|e| match may_end_early(world) {
+    model.accepts_in(world, &found).or_else(|e| match may_lose {
         true => model.accepts_prefix(&found),
         false => Err(e),
     })?;
@@ -86,6 +94,15 @@ fn first_look(options: &Options, world: &World, model: &KvModel, more: &[Op]) ->
 /// like room, and the process died before it had cut the log.
 pub fn may_end_early(world: &World) -> bool {
     world.fs().has_dropped_pages() && world.fs().has_room()
+}
+
+/// Whether the pool could not be written back once, and was not made again since: as after a power cut it is not
+/// trusted, and what was not synced may be gone.
+pub fn is_torn(world: &World) -> bool {
+    let looking = PoolOptions { salvage: true, ..world.pool_options() };
+    world.media().granularity() == Granularity::Page
+        && Pool::open_on(world.media(), Path::new(DIR), &looking)
+            .is_ok_and(|pool| pool.opened() == Opened::Torn)
 }
 
 /// What a repair brings back of a log that has lost pages: a prefix of the history with every synced write.

@@ -9,7 +9,7 @@ use terrace_pmem::Media;
 use terrace_sim::{Change, KvModel, Map, Recorder, World};
 
 use super::env::{DIR, Process};
-use super::judge::may_end_early;
+use super::judge::{is_torn, may_end_early};
 use super::ops::{Op, Write, deletes_between, is_junk, key};
 use super::writing::How;
 use crate::harness::Contents;
@@ -55,6 +55,8 @@ pub struct Session<'a> {
     stamp: u32,
     /// An error was met and taken in stride.
     failed: Cell<bool>,
+    /// The pool was torn before the last opening that has succeeded.
+    was_torn: bool,
 }
 
 impl<'a> Session<'a> {
@@ -70,6 +72,7 @@ impl<'a> Session<'a> {
             snapshots: VecDeque::new(),
             stamp: 0,
             failed: Cell::new(false),
+            was_torn: false,
         };
         session.start()?;
         Ok(session)
@@ -77,6 +80,11 @@ impl<'a> Session<'a> {
 
     pub fn db(&self) -> &Db {
         self.db.as_ref().expect("a session has its database open")
+    }
+
+    /// Whether the pool was torn before it was opened: what was not synced may be gone.
+    pub fn was_torn(&self) -> bool {
+        self.was_torn
     }
 
     /// Runs background jobs until there is none.
@@ -89,6 +97,7 @@ impl<'a> Session<'a> {
         let mut last = String::new();
         for _ in 0..tries {
             self.process = Process::new(self.world);
+            self.was_torn = is_torn(self.world);
             match Db::open_in(self.process.env.clone(), DIR, self.options.clone()) {
                 Ok(db) => {
                     self.db = Some(db);
@@ -285,13 +294,14 @@ impl<'a> Session<'a> {
     }
 
     /// Opens the database after its process has ended. What a failed sync had dropped of a log, and nobody has had the
-    /// time to put elsewhere, is told then, and a repair brings back what was before it.
+    /// time to put elsewhere, is told then, and a repair brings back what was before it. A first try that was told of
+    /// lost pages leaves a torn pool to the second one.
     fn start_again(&mut self, ledger: &mut dyn Ledger) -> std::result::Result<(), String> {
         match self.start() {
             Err(e) if self.may_have_lost_writes(&e) => {
                 self.repair(ledger).map_err(|why| format!("{e}; {why}"))
             }
-            Ok(()) if self.errors == Errors::Expected && may_end_early(self.world) => {
+            Ok(()) if self.was_torn || self.errors == Errors::Expected && may_end_early(self.world) => {
                 let found = contents(self.db()).map_err(|e| format!("reading: {e}"))?;
                 let mut outcome = Ok(());
                 ledger.update(&mut |model| {
