@@ -68,9 +68,10 @@ impl Pool {
             }
             session = session.read_only();
         }
-        // The system tells once that it could not write stores back, and not at the next opening.
+        // The system tells once that it could not write stores back, and not at the next opening. Of a pool that was closed
+        // in order all was written back before.
         let distrust = |_: &Error| {
-            if !media.power_safe() {
+            if !media.power_safe() && opened != Opened::Clean {
                 session.distrust_after(&previous, &raw);
             }
         };

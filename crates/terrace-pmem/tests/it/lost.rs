@@ -156,7 +156,8 @@ fn opening_asks_whether_everything_was_written_back() {
     }
 }
 
-/// The same for each write of an opening, also of a pool that was closed in order.
+/// The same for each write of an opening. A pool that was closed in order has lost nothing by it: all of it was written back
+/// before.
 #[test]
 fn an_opening_that_cannot_be_written_back_is_not_forgotten() {
     for closes in [false, true] {
@@ -174,10 +175,11 @@ fn an_opening_that_cannot_be_written_back_is_not_forgotten() {
             assert_eq!(error.kind(), ErrorKind::Io);
             let read = PoolOptions { read_only: true, ..small() };
             let before = bytes_of(&media.memory);
-            assert_eq!(Pool::open_on(media.clone(), name(), &read).unwrap_err().kind(), ErrorKind::NotClosed);
+            let read = Pool::open_on(media.clone(), name(), &read);
+            assert!(closes || read.is_err_and(|e| e.kind() == ErrorKind::NotClosed));
             assert!(bytes_of(&media.memory) == before, "a reader has written");
             let opened = Pool::open_on(media, name(), &small()).unwrap().opened();
-            assert_eq!(opened, Opened::Torn, "sync {failing}, closed: {closes}");
+            assert_eq!(opened == Opened::Torn, !closes, "sync {failing}, closed: {closes}, {opened:?}");
             failing += 1;
         }
         assert!(failing >= 2, "an opening syncs more often");

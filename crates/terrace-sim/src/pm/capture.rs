@@ -16,6 +16,7 @@ pub struct PmSnapshot {
     pub(super) len: u64,
     pub(super) durable: Image,
     pub(super) journal: Journal,
+    pub(super) sync_failed: bool,
     /// Pages whose stores are not all durable, by index, with their current content.
     pub(super) dirty_pages: Vec<(usize, Box<Page>)>,
     /// Lines whose stores are not all durable, by number; empty on `Page` media.
@@ -41,6 +42,7 @@ impl SimPm {
             len: self.len(),
             durable: durable.image,
             journal: durable.journal,
+            sync_failed: durable.sync_failed,
             dirty_pages: Vec::new(),
             dirty_lines: Vec::new(),
         };
@@ -71,7 +73,8 @@ impl PmSnapshot {
     /// The medium as the death of the process leaves it: every store is there, and undrained stores are still not
     /// durable.
     pub fn kill(&self) -> SimPm {
-        let durable = Durable { image: self.durable.clone(), journal: self.journal.orphaned() };
+        let (journal, sync_failed) = (self.journal.orphaned(), self.sync_failed);
+        let durable = Durable { image: self.durable.clone(), journal, sync_failed };
         SimPm::over(&self.current(), durable, self.capacity, self.granularity)
     }
 

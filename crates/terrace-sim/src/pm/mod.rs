@@ -99,6 +99,8 @@ pub struct SimPm {
 struct Durable {
     image: Image,
     journal: Journal,
+    /// A sync has failed in this boot: what the system could not write is told once.
+    sync_failed: bool,
 }
 
 impl SimPm {
@@ -108,7 +110,7 @@ impl SimPm {
         let bytes = options.bytes.max(1).next_multiple_of(page);
         let capacity = options.capacity.max(bytes).next_multiple_of(page);
         let image = Image::zeroed(bytes);
-        let durable = Durable { image: image.clone(), journal: Journal::default() };
+        let durable = Durable { image: image.clone(), journal: Journal::default(), sync_failed: false };
         SimPm::over(&image, durable, capacity, options.granularity)
     }
 
@@ -150,7 +152,8 @@ impl SimPm {
     /// longer used, but that a leaked object still holds.
     pub(crate) fn empty(&self) {
         let mut durable = self.durable.lock();
-        *durable = Durable { image: Image::zeroed(self.len()), journal: Journal::default() };
+        *durable =
+            Durable { image: Image::zeroed(self.len()), journal: Journal::default(), sync_failed: false };
         self.buffer.empty();
     }
 
@@ -166,6 +169,15 @@ impl SimPm {
 
     fn before(&self, op: PmOp) -> Result<()> {
         self.hook.get().map_or(Ok(()), |hook| hook(op))
+    }
+
+    fn before_sync(&self) -> Result<()> {
+        self.before(PmOp::Sync).inspect_err(|_| self.durable.lock().sync_failed = true)
+    }
+
+    /// Whether a sync has failed in this boot.
+    pub fn has_failed_sync(&self) -> bool {
+        self.durable.lock().sync_failed
     }
 
     /// The content of line number `line` now.
@@ -287,7 +299,7 @@ impl Media for SimPm {
         match self.granularity {
             Granularity::Byte => self.make_all_durable(&mut durable),
             Granularity::CacheLine => {
-                let Durable { image, journal } = &mut *durable;
+                let Durable { image, journal, .. } = &mut *durable;
                 journal.drain(std::thread::current().id(), image);
             }
             Granularity::Page => {}
@@ -304,7 +316,7 @@ impl Media for SimPm {
     fn charge_read(&self, _offset: u64, _len: u64) {}
 
     fn sync(&self) -> Result<()> {
-        self.before(PmOp::Sync)?;
+        self.before_sync()?;
         let mut durable = self.durable.lock();
         durable.image.resize(self.len());
         self.make_all_durable(&mut durable);
@@ -316,7 +328,7 @@ impl Media for SimPm {
         if self.granularity != Granularity::Page {
             return self.sync();
         }
-        self.before(PmOp::Sync)?;
+        self.before_sync()?;
         let mut durable = self.durable.lock();
         durable.image.resize(self.len());
         self.make_pages_durable(&mut durable, offset..offset.saturating_add(len).min(self.len()));

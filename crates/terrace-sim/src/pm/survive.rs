@@ -94,7 +94,7 @@ impl PmSnapshot {
             Survival::Seeded(seed) if self.granularity == Granularity::Page => self.pages_left(seed),
             Survival::Seeded(seed) => self.lines_left(seed),
         };
-        let durable = Durable { image: image.clone(), journal: Journal::default() };
+        let durable = Durable { image: image.clone(), journal: Journal::default(), sync_failed: false };
         SimPm::over(&image, durable, self.capacity, self.granularity)
     }
 

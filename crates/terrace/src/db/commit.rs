@@ -1,7 +1,8 @@
 //! Group commit: writers queue, the first leads, and a whole group shares one pass through the engine.
 //!
 //! Who has led goes on with the groups that have come meanwhile, up to a bound. Their writers need not be awake for that:
-//! a lead that is passed to a sleeping one would have everybody wait until the system wakes it.
+//! a lead that is passed to a sleeping one would have everybody wait until the system wakes it. If one of these panics,
+//! so does the thread that leads, after its own write.
 //!
 //! 1. There is at most one leader at a time, so the engine's `apply` is never entered twice.
 //! 2. A writer leaves the queue exactly once, with its own outcome.
@@ -19,7 +20,7 @@ use terrace_base::{Error, Result};
 use crate::core::request::Request;
 use crate::sync::{AtomicBool, Condvar, Mutex, Ordering};
 
-/// Bytes of batches after which a group takes no further one.
+/// Bytes of batches that a group takes, unless its first one is larger.
 const GROUP_BYTES: usize = 1 << 20;
 
 /// Bytes of others' batches that a leader carries out after its own group.
@@ -151,13 +152,13 @@ impl CommitQueue {
 }
 
 impl State {
-    /// Takes the group at the queue's head off it: one request, and others that begin within `most` bytes. What is to be
-    /// synced is among them only if they `may_sync`.
+    /// Takes the group at the queue's head off it: one request, and others for which there is room in `most` bytes. What
+    /// is to be synced is among them only if they `may_sync`.
     fn take_group(&mut self, most: usize, may_sync: bool) -> Vec<Arc<Writer>> {
         let (mut bytes, mut len) = (0, 0);
         for writer in &self.queue {
             let Request { alone, sync, .. } = writer.request;
-            if len > 0 && (alone || bytes >= most || sync && !may_sync) {
+            if len > 0 && (alone || bytes + writer.bytes() > most || sync && !may_sync) {
                 break;
             }
             (bytes, len) = (bytes + writer.bytes(), len + 1);
@@ -366,6 +367,37 @@ mod tests {
         assert!(of_failed.clone().all(|(n, told)| told.ends_with(&n.to_string())), "{told:?}");
         assert!(of_failed.map(|(n, _)| n).eq([1, 2, 4]));
         assert_eq!(sizes.take(), [8, 6, 3, 2, 3]);
+    }
+
+    /// What is large, conditional or to be synced is left to its own writer.
+    #[test]
+    fn a_leader_carries_out_what_is_small() {
+        let groups = |requests: &[(usize, bool, bool)], room: usize| -> Vec<usize> {
+            let queue = CommitQueue::default();
+            queue.state.lock().leading = true;
+            for &(bytes, alone, sync) in requests {
+                let mut batch = WriteBatch::new();
+                batch.put(b"k", vec![0; bytes]);
+                let (turn, changed) = (Mutex::new(Turn::Waiting), Condvar::new());
+                let request = Request { batch, alone, sync };
+                let writer = Writer { request, turn, changed, called: AtomicBool::new(false) };
+                queue.state.lock().queue.push_back(Arc::new(writer));
+            }
+            let groups = std::iter::repeat_with(|| queue.next_group(room).len());
+            let groups = groups.take_while(|len| *len > 0).collect();
+            let state = queue.state.lock();
+            let leads = state.queue.front().is_some_and(|next| matches!(*next.turn.lock(), Turn::Lead));
+            assert_eq!((leads, state.leading), (!state.queue.is_empty(), !state.queue.is_empty()));
+            groups
+        };
+        let small = (10, false, false);
+        assert_eq!(groups(&[], 1000), []);
+        assert_eq!(groups(&[small; 3], 1000), [3]);
+        assert_eq!(groups(&[small; 3], 0), [0; 0]);
+        assert_eq!(groups(&[(400, false, false); 3], 1000), [2, 1]);
+        assert_eq!(groups(&[small, (5000, false, false), small], 1000), [1]);
+        assert_eq!(groups(&[small, (10, true, false), small], 1000), [1]);
+        assert_eq!(groups(&[small, (10, false, true), small], 1000), [1]);
     }
 
     #[test]

@@ -29,12 +29,14 @@ impl Db {
         store.core.filters.set_beside(true);
         let recovered = store.load_range_tombstones().and_then(|()| self.name_all());
         store.recall_keyspaces();
-        store.catalog.set_beside(recovered.is_ok());
-        recovered.inspect_err(|_| {
+        if recovered.is_err() {
             store.core.filters.set_beside(false);
             store.core.deadlines.end();
             store.core.range_tombstones.set(Vec::new());
-        })
+        }
+        // Last: from now on nobody waits.
+        store.catalog.set_beside(recovered.is_ok());
+        recovered
     }
 
     fn name_all(&self) -> Result<Vec<String>> {

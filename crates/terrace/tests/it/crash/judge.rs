@@ -99,10 +99,11 @@ pub fn may_end_early(world: &World) -> bool {
 /// Whether the pool could not be written back once, and was not made again since: as after a power cut it is not
 /// trusted, and what was not synced may be gone.
 pub fn is_torn(world: &World) -> bool {
-    let looking = PoolOptions { salvage: true, ..world.pool_options() };
-    world.media().granularity() == Granularity::Page
-        && Pool::open_on(world.media(), Path::new(DIR), &looking)
-            .is_ok_and(|pool| pool.opened() == Opened::Torn)
+    let (media, looking) = (world.media(), PoolOptions { salvage: true, ..world.pool_options() });
+    let may_be = world.lost_power() || media.has_failed_sync();
+    may_be
+        && media.granularity() == Granularity::Page
+        && Pool::open_on(media, Path::new(DIR), &looking).is_ok_and(|pool| pool.opened() == Opened::Torn)
 }
 
 /// What a repair brings back of a log that has lost pages: a prefix of the history with every synced write.
