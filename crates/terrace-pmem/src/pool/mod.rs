@@ -248,7 +248,7 @@ impl Pool {
         }
     }
 
-    /// Makes a [doubt](Self::doubt_after) last longer than this session.
+    /// Notes a [doubt](Self::doubt_after) in the pool, so that the next opening knows of it.
     fn keep_doubt(&self, session: &mut state::Session) {
         if self.inner.is_doubted.load(Ordering::Acquire) {
             self.distrust_in(session);
