@@ -159,7 +159,7 @@ impl<'a> Search<'a> {
                 };
                 match (view, part) {
                     (Some(view), 2) => view.prefetch_restarts(),
-                    (Some(view), _) => self.restart = view.prefetch_entries(self.sought.key, max_seq),
+                    (Some(view), _) => self.restart = view.prefetch_entries(self.sought.key, max_seq).ok(),
                     (None, _) => {}
                 }
             }

@@ -22,6 +22,7 @@ impl Table {
     pub fn search(&self, key: &[u8], max_seq: u64) -> Result<Option<Entry>> {
         let Some(index) = self.index_handle(key, max_seq)? else { return Ok(None) };
         let data = self.data_handle(index, key, max_seq)?;
+        self.prefetch_ends(data);
         self.find_in(data, key, max_seq)
     }
 
@@ -44,6 +45,15 @@ impl Table {
             let expected = "an index block that reaches to the separator in the root";
             Error::corruption(self.path(), index.offset, expected, "a shorter one")
         })
+    }
+
+    /// Starts loading the header and the end of a block, with which a search in it begins, where the table is mapped.
+    #[inline]
+    fn prefetch_ends(&self, handle: Handle) {
+        let Some(map) = self.map() else { return };
+        let end = handle.offset + handle.len;
+        map.prefetch(handle.offset, handle.offset + 1);
+        map.prefetch(end.saturating_sub(1), end);
     }
 
     /// The version in the data block `data`, to which the index leads.

@@ -54,7 +54,7 @@ pub use about::{About, Cover};
 pub use build::{ListBuilder, Style};
 pub use cursor::PmCursor;
 pub use lists::{ListUse, Lists};
-pub use read::{Found, PmRecord};
+pub use read::{Found, Lookup, PmRecord};
 pub use salvage::{EachRecord, salvage_buffer};
 
 use buffer::Buffer;

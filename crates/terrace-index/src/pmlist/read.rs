@@ -24,6 +24,23 @@ pub struct PmRecord<'a> {
     pub(super) value_crc: u32,
 }
 
+/// A lookup whose blocks are known and not yet read. Several are made side by side: each step of all of them before the
+/// next step of the first.
+#[derive(Clone, Copy)]
+pub struct Lookup<'l, 'k> {
+    inner: &'l Inner,
+    key: &'k [u8],
+    stretch: Stretch,
+}
+
+/// The nodes of the blocks with nodes of `head`, which are in no others.
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    head: u64,
+    from: u64,
+    to: u64,
+}
+
 /// A version that was found, its value in place.
 #[derive(Debug, Clone, Copy)]
 pub struct Found<'a> {
@@ -62,39 +79,54 @@ impl<'a> PmRecord<'a> {
     }
 }
 
-impl PmList {
-    /// The newest version of `key` with a sequence number of at most `at`.
-    pub fn get(&self, key: &[u8], at: u64) -> Result<Option<Found<'_>>> {
-        let inner = &*self.inner;
-        let (index, known) = inner.lower_bound(key, at)?;
-        let record = match known {
-            Some(record) => record,
-            None if index >= inner.figures.entries || !inner.may_be_of(index, key)? => return Ok(None),
-            None => inner.record(index)?,
-        };
-        if record.key != key {
-            return Ok(None);
-        }
-        Ok(Some(Found { seq: record.seq, kind: record.kind, value: record.value()? }))
+impl<'l> Lookup<'l, '_> {
+    /// Starts loading the block in which it searches.
+    pub fn prefetch_block(&self) {
+        self.inner.pool().prefetch(self.first_block(), BLOCK_BYTES);
     }
 
-    /// Starts loading the block in which a lookup of `key` searches.
-    pub fn prefetch_block(&self, key: &[u8]) {
-        if let Some((_, (from, _))) = self.inner.searched(key) {
-            let at = self.inner.blocks + from / BLOCK_NODES as u64 * BLOCK_BYTES;
-            self.inner.pool().prefetch(at, BLOCK_BYTES);
-        }
-    }
-
-    /// Starts loading the record that a lookup of `key` reads. The block is read here, without verifying it.
-    pub fn prefetch_record(&self, key: &[u8]) {
-        let Some((head, (from, to))) = self.inner.searched(key) else { return };
-        let at = self.inner.blocks + from / BLOCK_NODES as u64 * BLOCK_BYTES;
-        let Ok(block) = self.inner.pool().get::<Block>(POff::new(at)) else { return };
+    /// Starts loading the record that it reads. The block is read here, without verifying it.
+    pub fn prefetch_record(&self) {
+        let Stretch { head, from, to } = self.stretch;
+        let Ok(block) = self.inner.pool().get::<Block>(POff::new(self.first_block())) else { return };
         let nodes = &block.nodes[..(to - from).min(BLOCK_NODES as u64) as usize];
         if let Some(node) = nodes.get(nodes.partition_point(|node| node.head < head)) {
             self.inner.pool().prefetch(node.record, PREFETCHED_BYTES);
         }
+    }
+
+    /// The newest version with a sequence number of at most `at`.
+    pub fn finish(self, at: u64) -> Result<Option<Found<'l>>> {
+        // On the way to the place every record whose key has the head of `key` is read. Others have another key.
+        let (_, record) = self.inner.lower_bound_in(self.stretch, self.key, at)?;
+        match record.filter(|record| record.key == self.key) {
+            Some(record) => Ok(Some(Found { seq: record.seq, kind: record.kind, value: record.value()? })),
+            None => Ok(None),
+        }
+    }
+
+    fn first_block(&self) -> u64 {
+        self.inner.blocks + self.stretch.from / BLOCK_NODES as u64 * BLOCK_BYTES
+    }
+}
+
+impl PmList {
+    /// The newest version of `key` with a sequence number of at most `at`.
+    pub fn get(&self, key: &[u8], at: u64) -> Result<Option<Found<'_>>> {
+        match self.lookup(key)? {
+            Some(lookup) => lookup.finish(at),
+            None => Ok(None),
+        }
+    }
+
+    /// Begins a lookup of `key` in the towers; `None` if no block can have it.
+    pub fn lookup<'l, 'k>(&'l self, key: &'k [u8]) -> Result<Option<Lookup<'l, 'k>>> {
+        let inner = &*self.inner;
+        if inner.against_common(key).is_ne() {
+            return Ok(None);
+        }
+        let stretch = inner.stretch_of(prefix::head(&key[inner.common..]))?;
+        Ok((stretch.from < stretch.to).then_some(Lookup { inner, key, stretch }))
     }
 
     /// The filter that it was made with.
@@ -196,25 +228,16 @@ impl Inner {
         }
     }
 
-    /// Whether the key of node `index` has the same head as `key`.
-    fn may_be_of(&self, index: u64, key: &[u8]) -> Result<bool> {
-        let rest = key.get(self.common..);
-        Ok(self.against_common(key).is_eq() && Some(self.node(index)?.head) == rest.map(prefix::head))
-    }
-
-    /// The nodes of the blocks with nodes of `head`, which are in no others.
-    fn nodes_of(&self, towers: &[u64], head: u64) -> (u64, u64) {
-        let first = towers.partition_point(|tower| *tower < head).saturating_sub(1) as u64;
-        let last = towers.partition_point(|tower| *tower <= head) as u64;
-        (first * BLOCK_NODES as u64, self.figures.entries.min(last * BLOCK_NODES as u64))
-    }
-
-    /// The head of `key`, and the nodes among which a lookup searches, if there are any and the towers are in DRAM.
-    fn searched(&self, key: &[u8]) -> Option<(u64, (u64, u64))> {
-        let towers = self.towers.get().filter(|_| self.against_common(key).is_eq())?;
-        let head = prefix::head(&key[self.common..]);
-        let nodes = self.nodes_of(towers, head);
-        (nodes.0 < nodes.1).then_some((head, nodes))
+    fn stretch_of(&self, head: u64) -> Result<Stretch> {
+        let towers = self.towers()?;
+        let below = towers.partition_point(|tower| *tower < head);
+        // Rarely does a block begin with the very head.
+        let last = match towers.get(below) {
+            Some(tower) if *tower == head => below + towers[below..].partition_point(|tower| *tower <= head),
+            _ => below,
+        };
+        let from = below.saturating_sub(1) as u64 * BLOCK_NODES as u64;
+        Ok(Stretch { head, from, to: self.figures.entries.min(last as u64 * BLOCK_NODES as u64) })
     }
 
     /// The first node at or after (`key`, `seq`), and its record if it was read.
@@ -225,8 +248,12 @@ impl Inner {
             Ordering::Greater => return Ok((entries, None)),
             Ordering::Equal => {}
         }
-        let head = prefix::head(&key[self.common..]);
-        let (mut low, mut high) = self.nodes_of(self.towers()?, head);
+        self.lower_bound_in(self.stretch_of(prefix::head(&key[self.common..]))?, key, seq)
+    }
+
+    /// [`lower_bound`](Self::lower_bound), where `stretch` is that of `key`.
+    fn lower_bound_in(&self, stretch: Stretch, key: &[u8], seq: u64) -> Result<(u64, Option<PmRecord<'_>>)> {
+        let (mut low, mut high) = (stretch.from, stretch.to);
         let (mut at_high, mut loaded) = (None, None);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -237,7 +264,7 @@ impl Inner {
             };
             loaded = Some((number, block));
             let node = &block.nodes[(middle % BLOCK_NODES as u64) as usize];
-            let (order, record) = self.compare(node, head, key, seq)?;
+            let (order, record) = self.compare(node, stretch.head, key, seq)?;
             if order.is_lt() {
                 low = middle + 1;
             } else {

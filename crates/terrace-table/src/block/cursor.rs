@@ -3,7 +3,8 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
-use super::read::{Block, Held, RawEntry};
+use super::read::{Block, Held};
+use super::view::RawEntry;
 use crate::cursor::Head;
 use crate::entry::{Kind, order};
 use crate::frame::Malformed;

@@ -15,9 +15,11 @@
 mod compress;
 mod cursor;
 mod read;
+mod view;
 mod write;
 
 pub(crate) use compress::Compressor;
 pub(crate) use cursor::BlockCursor;
-pub(crate) use read::{Block, Found, Held, Lookup, View};
+pub(crate) use read::{Block, Held};
+pub(crate) use view::{Found, Lookup, View};
 pub(crate) use write::{BlockWriter, seal};

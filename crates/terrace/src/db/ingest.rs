@@ -294,10 +294,10 @@ fn check_sizes(key: &[u8], value: &[u8]) -> Result<()> {
     Err(Error::invalid(format!("a {what} of {len} bytes is over the limit of {most}")))
 }
 
-/// The default keyspace has made room for others.
+/// The default keyspace has made room for others, or was found to lie alone after all.
 fn moved() -> Error {
     Error::invalid(
-        "the first keyspace was made while keys that begin with byte 255 were ingested: ingest again",
+        "keyspaces were made or recovered while keys that begin with byte 255 were ingested: ingest again",
     )
 }
 

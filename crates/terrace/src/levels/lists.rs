@@ -18,7 +18,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use terrace_base::trail::{self, Touch};
 use terrace_base::{Error, Result};
-use terrace_index::pmlist::{Figures, ListUse, Lists, PmList, Style};
+use terrace_index::pmlist::{Figures, Found, ListUse, Lists, Lookup, PmList, Style};
 use terrace_pmem::{Marks, Pool};
 use terrace_table::{Entry, Filter, TableMeta};
 
@@ -112,13 +112,6 @@ impl ListRun {
         self.list.as_ref().map_err(Error::clone)
     }
 
-    /// Starts loading what lookups of `keys` in their lists read.
-    pub fn prefetch<'l>(lookups: impl Iterator<Item = (&'l ListRun, &'l [u8])> + Clone) {
-        let lists = lookups.filter_map(|(run, key)| Some((run.list.as_ref().ok()?, key)));
-        lists.clone().for_each(|(list, key)| list.prefetch_block(key));
-        lists.for_each(|(list, key)| list.prefetch_record(key));
-    }
-
     /// Starts loading what [`may_contain`](Self::may_contain) reads, if it is in memory.
     pub fn prefetch_filter(&self, key: &[u8]) {
         if let Some(Some(filter)) = self.filter.get() {
@@ -142,15 +135,20 @@ impl ListRun {
 
     /// The newest version of `key` up to sequence number `at`, whatever the filter says.
     pub fn search(&self, key: &[u8], at: u64) -> Result<Option<Entry>> {
-        let found = self.list()?.get(key, at)?;
-        if let Some(found) = &found {
-            trail::note(|| Touch::Record { bytes: (key.len() + found.value.len()) as u64 });
-        }
-        Ok(found.map(|found| Entry {
-            seq: found.seq,
-            kind: found.kind,
-            value: Bytes::copy_from_slice(found.value),
-        }))
+        Ok(self.list()?.get(key, at)?.map(|found| entry_of(key, &found)))
+    }
+
+    /// [`search`](Self::search) for each key in its list. What they read is loaded side by side.
+    pub fn search_each(sought: &[(&ListRun, &[u8])], at: u64) -> Result<Vec<Option<Entry>>> {
+        let lookups: Result<Vec<_>> = sought.iter().map(|(run, key)| run.list()?.lookup(key)).collect();
+        let lookups = lookups?;
+        lookups.iter().flatten().for_each(Lookup::prefetch_block);
+        lookups.iter().flatten().for_each(Lookup::prefetch_record);
+        let finished = lookups.into_iter().zip(sought).map(|(lookup, (_, key))| {
+            let found = lookup.map(|lookup| lookup.finish(at)).transpose()?.flatten();
+            Ok(found.map(|found| entry_of(key, &found)))
+        });
+        finished.collect()
     }
 
     pub fn anchors(&self) -> Result<Vec<(Vec<u8>, u64)>> {
@@ -167,6 +165,11 @@ impl fmt::Debug for ListRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ListRun").field("meta", &self.meta).field("list", &self.list).finish()
     }
+}
+
+fn entry_of(key: &[u8], found: &Found<'_>) -> Entry {
+    trail::note(|| Touch::Record { bytes: (key.len() + found.value.len()) as u64 });
+    Entry { seq: found.seq, kind: found.kind, value: Bytes::copy_from_slice(found.value) }
 }
 
 /// The figures of a list like those of a table: the bytes of the file are its bytes in the pool.

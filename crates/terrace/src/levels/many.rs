@@ -64,23 +64,19 @@ pub(crate) fn find_all<'r, P>(
     let mut active: Vec<usize> = (0..searches.len()).collect();
     while !active.is_empty() {
         let asked = pass_filters(searches, active, &next)?;
-        let mut sought = Vec::with_capacity(asked.len());
+        let (mut in_tables, mut in_lists) = (Vec::with_capacity(asked.len()), Vec::new());
         for (i, run) in &asked {
-            if let Run::Table(table) = run {
-                sought.push(Sought { table, key: searches[*i].key, position: None });
+            let key = searches[*i].key;
+            match run {
+                Run::Table(table) => in_tables.push(Sought { table, key, position: None }),
+                Run::List(list) => in_lists.push((&**list, key)),
             }
         }
-        ListRun::prefetch(asked.iter().filter_map(|(i, run)| match run {
-            Run::List(list) => Some((&**list, searches[*i].key)),
-            Run::Table(_) => None,
-        }));
-        let mut in_tables = find_many(&sought, at)?.into_iter();
+        let mut in_tables = find_many(&in_tables, at)?.into_iter();
+        let mut in_lists = ListRun::search_each(&in_lists, at)?.into_iter();
         for (i, run) in &asked {
-            let found = match run {
-                Run::Table(_) => in_tables.next().flatten(),
-                Run::List(list) => list.search(searches[*i].key, at)?,
-            };
-            searches[*i].note(found);
+            let found = if run.is_list() { in_lists.next() } else { in_tables.next() };
+            searches[*i].note(found.flatten());
         }
         active = asked.into_iter().map(|(i, _)| i).collect();
     }

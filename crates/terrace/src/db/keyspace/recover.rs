@@ -1,5 +1,6 @@
 //! Naming keyspaces again after damage that has taken records of the catalogue.
 
+use parking_lot::RwLockWriteGuard;
 use terrace_base::{Error, Result};
 
 use super::records::{LATEST, NEXT, Named, VERSION, version_with};
@@ -23,20 +24,11 @@ impl Db {
             return Ok(Vec::new());
         }
         store.catalog.note_version(LATEST);
-        let _alone = store.catalog.keep_out();
-        store.begin_deadlines();
-        store.catalog.set_naming();
-        store.core.filters.set_beside(true);
-        let recovered = store.load_range_tombstones().and_then(|()| self.name_all());
-        store.recall_keyspaces();
-        if recovered.is_err() {
-            store.core.filters.set_beside(false);
-            store.core.deadlines.end();
-            store.core.range_tombstones.set(Vec::new());
-        }
-        // Last: from now on nobody waits.
-        store.catalog.set_beside(recovered.is_ok());
-        recovered
+        let mut naming = Naming::begin(store);
+        store.load_range_tombstones()?;
+        let recovered = self.name_all()?;
+        naming.is_done = true;
+        Ok(recovered)
     }
 
     fn name_all(&self) -> Result<Vec<String>> {
@@ -70,6 +62,38 @@ impl Db {
     }
 }
 
+/// The default keyspace lies beside others, for this thread alone until it is dropped. From then on for everybody, if
+/// that is done; otherwise it lies alone again, also after a panic.
+struct Naming<'s> {
+    store: &'s Store,
+    is_done: bool,
+    _alone: RwLockWriteGuard<'s, ()>,
+}
+
+impl<'s> Naming<'s> {
+    fn begin(store: &'s Store) -> Naming<'s> {
+        let naming = Naming { store, is_done: false, _alone: store.catalog.keep_out() };
+        store.begin_deadlines();
+        store.catalog.set_naming();
+        store.core.filters.set_beside(true);
+        naming
+    }
+}
+
+impl Drop for Naming<'_> {
+    fn drop(&mut self) {
+        let Naming { store, is_done, .. } = *self;
+        store.recall_keyspaces();
+        if !is_done {
+            store.core.filters.set_beside(false);
+            store.core.deadlines.end();
+            store.core.range_tombstones.set(Vec::new());
+        }
+        // Last: from now on nobody waits.
+        store.catalog.set_beside(is_done);
+    }
+}
+
 impl Store {
     /// Whether there are operands of which nobody knows by what they are merged. Only keyspaces have any.
     pub(super) fn has_unknown_operands(&self) -> Result<bool> {
@@ -89,9 +113,27 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::Naming;
     use crate::Db;
     use crate::keyspaces::Space;
     use crate::options::{EngineKind, Options};
+
+    #[test]
+    fn a_recovery_that_panics_finds_no_keyspaces() {
+        let dir = tempfile::tempdir().unwrap();
+        let db = Db::open(dir.path(), Options { engine: EngineKind::Lsm, ..Options::default() }).unwrap();
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _naming = Naming::begin(&db.inner);
+            assert_eq!(db.inner.catalog.default_space(), Space::Default, "for who recovers");
+            panic!("as an operator may");
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(db.inner.catalog.default_space(), Space::Alone);
+        db.put([0xff, 9], "high").unwrap();
+        assert_eq!(db.get([0xff, 9]).unwrap().as_deref(), Some(&b"high"[..]));
+    }
 
     /// Whoever begins during a recovery that fails does not take the keyspaces for found: its keys would lie where
     /// nobody looks for them.
