@@ -10,6 +10,7 @@ pub mod clock;
 pub mod codec;
 pub mod error;
 pub mod exec;
+pub mod key_filter;
 mod kind;
 pub mod prefetch;
 pub mod prefix;

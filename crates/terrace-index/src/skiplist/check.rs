@@ -24,6 +24,11 @@ impl Inner {
             problems.push(format!("skiplist: {count} records are linked, {expected} were counted"));
         }
         problems.extend(self.upper.check(&records).map(|problem| format!("skiplist: {problem}")));
+        for at in records {
+            if !self.may_contain(self.node(at)?.key) {
+                problems.push(format!("skiplist: the filter lacks the key of the record at {at}"));
+            }
+        }
         Ok(problems)
     }
 

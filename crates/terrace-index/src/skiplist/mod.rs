@@ -28,6 +28,7 @@
 //!    batch that is not wholly in the chain.
 //! 5. A record enters the B-tree after it is in the chain, before the call that links it returns. So the B-tree may
 //!    lack records that other threads are linking at this moment, and no others.
+//! 6. The filter, if there is one, has the key of every record in the B-tree.
 
 mod arena;
 mod chain;
@@ -46,6 +47,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 use terrace_base::checksum::hash64;
+use terrace_base::key_filter::KeyFilter;
 use terrace_base::{Error, Result};
 use terrace_pmem::{Kind, Marks, Pool};
 
@@ -115,6 +117,8 @@ struct Inner {
     /// Seed of checksums.
     id: u64,
     upper: BTree,
+    /// The keys in `upper`.
+    filter: Option<KeyFilter>,
     entries: AtomicU64,
     min_seq: AtomicU64,
     max_seq: AtomicU64,
@@ -133,6 +137,17 @@ impl SkipList {
     pub fn create(pool: &Pool, kind: Kind, arena_bytes: u64) -> Result<SkipList> {
         let (arena, id) = Arena::create(pool, kind, arena_bytes)?;
         Ok(Self::over(pool, arena, id))
+    }
+
+    /// The list with a filter for about `capacity` bytes, so that [`get`](Self::get) mostly ends there for a key that it
+    /// lacks. One that has records, or another handle, stays as it is.
+    pub fn with_filter(mut self, capacity: u64) -> SkipList {
+        if let Some(inner) = Arc::get_mut(&mut self.inner)
+            && *inner.entries.get_mut() == 0
+        {
+            inner.filter = Some(KeyFilter::new(capacity));
+        }
+        self
     }
 
     /// Attaches to the list at `head`, after a crash as after a clean close: checks every record, drops
@@ -155,6 +170,7 @@ impl SkipList {
             head,
             id,
             upper: BTree::new(),
+            filter: None,
             entries: AtomicU64::new(0),
             min_seq: AtomicU64::new(u64::MAX),
             max_seq: AtomicU64::new(0),
@@ -197,7 +213,7 @@ impl SkipList {
 
     /// Bytes of DRAM that finding records takes.
     pub fn dram_bytes(&self) -> u64 {
-        self.inner.upper.bytes()
+        self.inner.upper.bytes() + self.inner.filter.as_ref().map_or(0, KeyFilter::bytes)
     }
 
     /// Highest sequence number linked; 0 when empty.
@@ -249,6 +265,11 @@ impl fmt::Debug for SkipList {
 }
 
 impl Inner {
+    /// Whether there may be a record of `key`.
+    fn may_contain(&self, key: &[u8]) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.may_contain(key))
+    }
+
     /// A corruption at `offset` of the pool.
     fn damaged(&self, offset: u64, expected: &str, found: impl fmt::Display) -> Error {
         Error::corruption(self.pool.path(), offset, expected, found.to_string())

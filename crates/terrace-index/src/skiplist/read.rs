@@ -136,6 +136,9 @@ impl SkipList {
     /// has returned. Reads PM only where there is such a record.
     pub fn get(&self, key: &[u8], max_seq: u64) -> Result<Option<Found<'_>>> {
         let inner = &*self.inner;
+        if !inner.may_contain(key) {
+            return Ok(None);
+        }
         let trail = inner.upper.find(Target { key, seq: max_seq }, &|at, key| inner.compare_key(at, key))?;
         let Some(offset) = inner.upper.next_of_key(&trail) else { return Ok(None) };
         let node = inner.node(offset)?;

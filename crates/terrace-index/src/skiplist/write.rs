@@ -190,6 +190,9 @@ impl Inner {
         }
         for Staged { target, offset, trail, .. } in chain {
             self.count(target.seq);
+            if let Some(filter) = &self.filter {
+                filter.add(target.key);
+            }
             self.upper.insert(trail, *target, *offset, &|at, key| self.compare_key(at, key))?;
         }
         Ok(Linked::New)

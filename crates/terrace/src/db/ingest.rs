@@ -99,8 +99,8 @@ impl Db {
     /// # Errors
     ///
     /// `InvalidArgument` for a key that is not greater than the one before it, for one over 65,535 bytes and for a value
-    /// over 1 GiB; also if the first keyspace is made meanwhile and keys begin with byte 255. Otherwise those of
-    /// [`put`](Self::put), and whatever `fill` returns.
+    /// over 1 GiB; also if the first keyspace is made meanwhile, or a recovery of keyspaces ends, and keys begin with byte
+    /// 255. Otherwise those of [`put`](Self::put), and whatever `fill` returns.
     pub fn ingest(&self, fill: impl FnOnce(&mut Ingest<'_>) -> Result<()>) -> Result<Ingested> {
         self.ingest_into(None, fill)
     }
@@ -294,10 +294,10 @@ fn check_sizes(key: &[u8], value: &[u8]) -> Result<()> {
     Err(Error::invalid(format!("a {what} of {len} bytes is over the limit of {most}")))
 }
 
-/// The default keyspace has made room for others, or was found to lie alone after all.
+/// The default keyspace has made room for others, or what was found of others has changed.
 fn moved() -> Error {
     Error::invalid(
-        "keyspaces were made or recovered while keys that begin with byte 255 were ingested: ingest again",
+        "where keys that begin with byte 255 lie was decided anew while they were ingested: ingest again",
     )
 }
 

@@ -4,21 +4,20 @@
 //! while any number read without locks, and nothing is ever removed: the whole list is freed when its last reader releases
 //! it. In a skiplist each step of a search would wait for another node to be loaded from memory. Of the guide the upper
 //! pages stay in the processor's caches, and two nodes are loaded where eight bytes of a page's keys tell them apart; where
-//! they do not, a few more in each page. Lookups of keys that the list lacks mostly end before, in a filter. `hash/` is
-//! another memtable, for engines that have many.
+//! they do not, a few more in each page. Where a list has a filter, most lookups of keys that it lacks end there.
+//! `hash/` is another memtable, for engines that have many.
 //!
 //! Invariants:
 //!
 //! 1. The nodes are in order: keys ascending, each key's newest version first.
 //! 2. A node is complete before it is linked: links are stored with release and loaded with acquire.
 //! 3. The guide has nodes of the list alone. Where it leads a search too far ahead, the list leads on from there.
-//! 4. A key is in the filter, once that is made, before a node with it is linked.
+//! 4. A key is in the filter, if there is one, before a node with it is linked.
 //! 5. A node lives as long as the list, and the list as long as any handle or cursor of it.
 
 mod arena;
 pub(crate) mod chunks;
 mod cursor;
-mod filter;
 mod guide;
 pub(crate) mod hash;
 mod node;
@@ -32,11 +31,11 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use terrace_base::Result;
+use terrace_base::key_filter::KeyFilter;
 use terrace_table::{Cursor, Entry, Kind};
 
 use crate::core::lent::Lent;
 use arena::Arena;
-use filter::Filter;
 use guide::{Guide, Path};
 use node::{Content, Node, NodeRef, Sought};
 
@@ -62,7 +61,7 @@ pub(crate) struct MemList {
 struct Inner {
     first: AtomicPtr<Node>,
     guide: Guide,
-    filter: Filter,
+    filter: Option<KeyFilter>,
     entries: AtomicU64,
     bytes: AtomicU64,
     max_seq: AtomicU64,
@@ -122,7 +121,7 @@ impl MemList {
         let inner = Inner {
             first: AtomicPtr::default(),
             guide: Guide::default(),
-            filter: Filter::new(capacity),
+            filter: None,
             entries: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             max_seq: AtomicU64::new(0),
@@ -132,6 +131,15 @@ impl MemList {
         MemList { inner: Arc::new(inner) }
     }
 
+    /// An empty list with a filter, which takes a 64th of `capacity` more.
+    pub fn with_filter(capacity: u64) -> MemList {
+        let mut list = MemList::new(capacity);
+        if let Some(inner) = Arc::get_mut(&mut list.inner) {
+            inner.filter = Some(KeyFilter::new(capacity));
+        }
+        list
+    }
+
     /// Becomes the writer, after the current one.
     pub fn writer(&self) -> Writer<'_> {
         Writer { list: &self.inner, writing: self.inner.writer.lock() }
@@ -139,7 +147,7 @@ impl MemList {
 
     /// The newest version of `key` up to sequence number `max_seq`.
     pub fn get(&self, key: &[u8], max_seq: u64) -> Option<Version<'_>> {
-        if !self.inner.filter.may_contain(key) {
+        if !self.inner.may_contain(key) {
             return None;
         }
         let node = self.inner.at_or_after(&Sought::new(key, max_seq))?;
@@ -178,7 +186,7 @@ impl MemList {
 
     /// Bytes of DRAM held.
     pub fn dram_bytes(&self) -> u64 {
-        self.inner.held_bytes.load(Ordering::Relaxed) + self.inner.filter.bytes()
+        self.inner.held_bytes.load(Ordering::Relaxed) + self.inner.filter.as_ref().map_or(0, KeyFilter::bytes)
     }
 
     /// The greatest sequence number in the list; 0 if it is empty.
@@ -200,7 +208,7 @@ impl MemList {
         if self.entries() >= LEAST_GUIDED {
             problems.extend(self.inner.guide.check(&pointers));
         }
-        if !nodes.iter().all(|node| self.inner.filter.may_contain(node.key())) {
+        if !nodes.iter().all(|node| self.inner.may_contain(node.key())) {
             problems.push("the filter lacks a key".into());
         }
         problems
@@ -226,7 +234,9 @@ impl Writer<'_> {
             list.follow(link).is_none_or(|node| node.order(&sought) == Order::Greater),
             "and one behind"
         );
-        list.filter.add(key);
+        if let Some(filter) = &list.filter {
+            filter.add(key);
+        }
         let created = node::create(arena, Content { key, seq, kind, value }, next);
         link.store(created.as_ptr(), Ordering::Release);
         // SAFETY: just created in this list's arena.
@@ -242,13 +252,15 @@ impl Writer<'_> {
         list.entries.fetch_add(1, Ordering::Release);
         list.max_seq.fetch_max(seq, Ordering::AcqRel);
         let bytes = NODE_OVERHEAD_BYTES + (key.len() + value.len()) as u64;
-        if list.filter.is_due(list.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes) {
-            list.filter.make(list.nodes().map(|node| node.key()));
-        }
+        list.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 }
 
 impl Inner {
+    fn may_contain(&self, key: &[u8]) -> bool {
+        self.filter.as_ref().is_none_or(|filter| filter.may_contain(key))
+    }
+
     fn follow(&self, link: &AtomicPtr<Node>) -> Option<NodeRef<'_>> {
         // SAFETY: links lead to nodes of this list's arena, complete before they were stored.
         NonNull::new(link.load(Ordering::Acquire)).map(|node| unsafe { NodeRef::new(node) })

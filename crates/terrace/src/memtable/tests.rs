@@ -11,7 +11,7 @@ use super::*;
 type Model = BTreeMap<(Vec<u8>, std::cmp::Reverse<u64>), (Kind, Vec<u8>)>;
 
 fn fill(puts: &[(Vec<u8>, bool, Vec<u8>)]) -> (MemList, Model) {
-    let (list, mut model) = (MemList::new(16 << 10), Model::new());
+    let (list, mut model) = (MemList::with_filter(16 << 10), Model::new());
     let mut writer = list.writer();
     for (i, (key, put, value)) in puts.iter().enumerate() {
         let (seq, kind) = (i as u64 + 1, if *put { Kind::Put } else { Kind::Delete });

@@ -28,7 +28,7 @@ use super::records::{
 use crate::batch::{Op, WriteBatch};
 use crate::core::Core;
 use crate::core::engine::Engine;
-use crate::db::{Db, range_delete};
+use crate::db::{Db, Store, range_delete};
 use crate::keyspaces::{ESCAPE, MergeOperator, OpenKeyspace, Prefix, Space, Writing, is_high};
 use crate::options::WriteOptions;
 use crate::stats::KeyspaceStats;
@@ -305,6 +305,14 @@ impl Catalog {
             expected: format!("{what} in the catalogue of keyspaces"),
             found: found[..found.len().min(32)].escape_ascii().to_string(),
         }
+    }
+}
+
+impl Store {
+    /// Whether the marker is stored, as far as it can be read.
+    pub(super) fn has_marker(&self) -> bool {
+        let marker = self.engine.get(&MARKER_PLACE, None).ok().flatten();
+        marker.is_some_and(|value| records::version_of(&value).is_some())
     }
 }
 

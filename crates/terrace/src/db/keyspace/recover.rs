@@ -25,10 +25,10 @@ impl Db {
         }
         store.catalog.note_version(LATEST);
         let mut naming = Naming::begin(store);
-        store.load_range_tombstones()?;
-        let recovered = self.name_all()?;
-        naming.is_done = true;
-        Ok(recovered)
+        let recovered = store.load_range_tombstones().and_then(|()| self.name_all());
+        store.recall_keyspaces();
+        naming.is_done = recovered.is_ok();
+        recovered
     }
 
     fn name_all(&self) -> Result<Vec<String>> {
@@ -63,7 +63,7 @@ impl Db {
 }
 
 /// The default keyspace lies beside others, for this thread alone until it is dropped. From then on for everybody, if
-/// that is done; otherwise it lies alone again, also after a panic.
+/// that is done, or at least the marker is there; otherwise it lies alone again. Also after a panic.
 struct Naming<'s> {
     store: &'s Store,
     is_done: bool,
@@ -83,14 +83,14 @@ impl<'s> Naming<'s> {
 impl Drop for Naming<'_> {
     fn drop(&mut self) {
         let Naming { store, is_done, .. } = *self;
-        store.recall_keyspaces();
-        if !is_done {
+        let is_beside = is_done || store.has_marker();
+        if !is_beside {
             store.core.filters.set_beside(false);
             store.core.deadlines.end();
             store.core.range_tombstones.set(Vec::new());
         }
         // Last: from now on nobody waits.
-        store.catalog.set_beside(is_done);
+        store.catalog.set_beside(is_beside);
     }
 }
 
@@ -115,7 +115,7 @@ impl Store {
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    use super::Naming;
+    use super::{Named, Naming};
     use crate::Db;
     use crate::keyspaces::Space;
     use crate::options::{EngineKind, Options};
@@ -127,12 +127,32 @@ mod tests {
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             let _naming = Naming::begin(&db.inner);
             assert_eq!(db.inner.catalog.default_space(), Space::Default, "for who recovers");
-            panic!("as an operator may");
+            panic!("before the names are written");
         }));
         assert!(panicked.is_err());
         assert_eq!(db.inner.catalog.default_space(), Space::Alone);
         db.put([0xff, 9], "high").unwrap();
         assert_eq!(db.get([0xff, 9]).unwrap().as_deref(), Some(&b"high"[..]));
+    }
+
+    /// As after a write of somebody else that panics while the thread with the names carries it out.
+    #[test]
+    fn a_recovery_that_panics_behind_its_marker_has_found_the_keyspaces() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { engine: EngineKind::Lsm, ..Options::default() };
+        let db = Db::open(dir.path(), options.clone()).unwrap();
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _naming = Naming::begin(&db.inner);
+            db.name_keyspaces(&[("recovered-1".into(), Named::plain(1))], Some(2)).unwrap();
+            panic!("behind the marker");
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(db.inner.catalog.default_space(), Space::Default);
+        db.put([0xff, 9], "high").unwrap();
+        drop(db);
+        let db = Db::open(dir.path(), options).unwrap();
+        assert_eq!(db.get([0xff, 9]).unwrap().as_deref(), Some(&b"high"[..]));
+        assert_eq!(db.keyspaces().unwrap(), ["recovered-1"]);
     }
 
     /// Whoever begins during a recovery that fails does not take the keyspaces for found: its keys would lie where

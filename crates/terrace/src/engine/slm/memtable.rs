@@ -142,8 +142,9 @@ impl FlushPace {
 }
 
 impl MemTable {
-    /// A new memtable, published in the empty root of `slot`.
-    pub fn create(pool: &Pool, slot: usize, bytes: u64) -> Result<MemTable> {
+    /// A new memtable that may come to have `capacity` bytes, published in the empty root of `slot`. Its first extent
+    /// has `bytes`.
+    pub fn create(pool: &Pool, slot: usize, bytes: u64, capacity: u64) -> Result<MemTable> {
         debug_assert!(pool.root(root(slot)).is_ok_and(|r| r.is_none()), "a memtable's root is taken over");
         let list = SkipList::create(pool, MEMTABLE_KIND, bytes)?;
         pool.drain();
@@ -151,13 +152,14 @@ impl MemTable {
             list.free()?;
             return Err(e);
         }
-        Ok(MemTable::around(list, slot))
+        Ok(MemTable::around(list.with_filter(capacity), slot))
     }
 
     /// Recovers the memtable in `slot`.
-    pub fn open(pool: &Pool, slot: usize) -> Result<Option<MemTable>> {
+    pub fn open(pool: &Pool, slot: usize, capacity: u64) -> Result<Option<MemTable>> {
         let Some(head) = pool.root(root(slot))? else { return Ok(None) };
-        Ok(Some(MemTable::around(SkipList::open(pool, MEMTABLE_KIND, head)?, slot)))
+        let list = SkipList::open(pool, MEMTABLE_KIND, head)?.with_filter(capacity);
+        Ok(Some(MemTable::around(list, slot)))
     }
 
     fn around(list: SkipList, slot: usize) -> MemTable {

@@ -245,7 +245,7 @@ fn key_memory(options: &Options) -> u64 {
 fn open_memtables(core: &Core, pool: &Pool, memtable_bytes: u64) -> Result<MemSet> {
     // In parallel: walking along them is most of an opening's work after a crash.
     let slots: [Mutex<Result<Option<MemTable>>>; MEMTABLES] = std::array::from_fn(|_| Mutex::new(Ok(None)));
-    let open = |slot: usize| *slots[slot].lock() = MemTable::open(pool, slot);
+    let open = |slot: usize| *slots[slot].lock() = MemTable::open(pool, slot, memtable_bytes);
     core.env.executor.join(&mut || open(0), &mut || open(1));
     let mut found = Vec::new();
     for slot in slots {
@@ -256,7 +256,12 @@ fn open_memtables(core: &Core, pool: &Pool, memtable_bytes: u64) -> Result<MemSe
             // Left by a creation that was cut short.
             return Err(Error::NotClosed { path: core.dir.clone() });
         }
-        found.push(Arc::new(MemTable::create(pool, 0, first_bytes(pool, 0, memtable_bytes))?));
+        found.push(Arc::new(MemTable::create(
+            pool,
+            0,
+            first_bytes(pool, 0, memtable_bytes),
+            memtable_bytes,
+        )?));
     }
     // Only the newest may be empty, and the empty one is the newest.
     found.sort_by_key(|m| std::cmp::Reverse(if m.is_empty() { u64::MAX } else { m.list().max_seq() }));

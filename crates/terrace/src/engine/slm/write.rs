@@ -199,12 +199,11 @@ impl Slm {
         let before = self.mem.load().active().list().bytes_used();
         let mut bytes = first_bytes(&self.pool, before, self.memtable_bytes);
         loop {
-            match MemTable::create(&self.pool, slot, bytes) {
+            let create = || MemTable::create(&self.pool, slot, bytes, self.memtable_bytes);
+            match create() {
                 Err(e) if e.is_out_of_space() && bytes > self.pool.extent_bytes() => bytes /= 2,
                 Err(e) if e.is_out_of_space() => {
-                    let created =
-                        self.pool.claiming(Claim::All, || MemTable::create(&self.pool, slot, bytes));
-                    return created.map_err(|_| e);
+                    return self.pool.claiming(Claim::All, create).map_err(|_| e);
                 }
                 outcome => return outcome,
             }

@@ -120,7 +120,7 @@ impl<S: Stage> WriteBuffer for LoggedMemtables<S> {
     type Stage = S;
 
     fn memtable(&self, bytes: u64) -> LoggedMemtable {
-        LoggedMemtable { list: MemList::new(bytes), first_log: FirstLog::default() }
+        LoggedMemtable { list: MemList::with_filter(bytes), first_log: FirstLog::default() }
     }
 
     fn stage(&self) -> &S {
