@@ -405,6 +405,6 @@ fn scan(store: &dyn Store, from: Option<&[u8]>, asked: u32, counts: &mut Counts)
 
 /// Reads from both ends of `value`, so that no store is spared fetching it, and gives its length.
 fn touch(value: &[u8]) -> u64 {
-    std::hint::black_box((value.first(), value.last()));
+    std::hint::black_box((value.first().copied(), value.last().copied()));
     value.len() as u64
 }
