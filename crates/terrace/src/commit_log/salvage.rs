@@ -32,6 +32,7 @@ pub(crate) fn gather_logs(
         }
     };
     if pool.opened() == Condition::Torn {
+        base.leave_torn_pool();
         base.lost("the pool, which may be torn: writes since the last flush");
         return Ok(Gathered::default());
     }

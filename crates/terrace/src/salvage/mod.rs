@@ -115,6 +115,11 @@ impl Salvage {
         self.report.lost.push(what.into());
     }
 
+    /// Notes that the pool is not read, as its parts may date from different times. It is kept.
+    pub fn leave_torn_pool(&mut self) {
+        self.pool_aside = Some("it cannot be trusted, and was not read".into());
+    }
+
     /// Reports that a file is damaged or not the database's, and sets it aside.
     pub fn set_aside(&mut self, name: impl Into<String>, why: impl Into<String>) {
         self.aside.entry(name.into()).or_insert(why.into());

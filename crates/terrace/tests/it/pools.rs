@@ -275,6 +275,37 @@ fn a_repair_after_a_power_cut_brings_a_prefix_back() {
     }
 }
 
+/// A repair reads no pool whose parts may date from different times. It keeps it, and says so.
+#[test]
+fn a_torn_pool_is_kept_by_a_repair() {
+    let emulated = || PoolChoice::Emulated { path: None, profile: Profile::parse("dram").unwrap() };
+    let mut kept = 0;
+    for engine in ENGINES {
+        for choice in [PoolChoice::Auto, emulated()] {
+            let options = Options { engine, pool: choice, ..options() };
+            let (live, dir) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            let Ok(db) = Db::open_in(booted("one"), live.path(), options.clone()) else { continue };
+            (0..200u32).for_each(|i| db.put(i.to_le_bytes(), [7; 100]).unwrap());
+            if !live.path().join("pool").exists() {
+                continue;
+            }
+            copy(live.path(), dir.path());
+            let before = std::fs::read(dir.path().join("pool")).unwrap();
+            let what = format!("{engine:?} with {:?}", options.pool);
+            let report = Db::repair_in(booted("two"), dir.path(), options.clone()).unwrap();
+            assert!(report.set_aside.iter().any(|line| line.contains("pool")), "{what}: {report:?}");
+            let told = report.lost.len() + report.doubts.len();
+            assert!(told > 0, "{what}: {report:?}");
+            let aside = std::fs::read(dir.path().join("lost/pool")).unwrap();
+            assert!(aside == before, "{what}: another file was kept");
+            let db = Db::open_in(booted("two"), dir.path(), options).unwrap();
+            assert_clean(&db);
+            kept += 1;
+        }
+    }
+    assert!(kept >= 8, "{kept} pools");
+}
+
 /// A log that is damaged in the middle stops opening; a repair keeps what came before.
 #[test]
 fn a_damaged_log_is_repaired_up_to_the_damage() {

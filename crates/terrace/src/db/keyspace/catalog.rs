@@ -280,6 +280,11 @@ impl Catalog {
         self.moving.write()
     }
 
+    /// Whether the default keyspace lies beside others, and will do so as long as the database is open.
+    pub(super) fn is_beside(&self) -> bool {
+        self.default.load(Ordering::Acquire) == BESIDE
+    }
+
     /// Whether the default keyspace lies beside others. Everybody else is kept out.
     pub(super) fn set_beside(&self, is_beside: bool) {
         self.default.store(if is_beside { BESIDE } else { ALONE }, Ordering::Release);
@@ -309,10 +314,10 @@ impl Catalog {
 }
 
 impl Store {
-    /// Whether the marker is stored, as far as it can be read.
-    pub(super) fn has_marker(&self) -> bool {
-        let marker = self.engine.get(&MARKER_PLACE, None).ok().flatten();
-        marker.is_some_and(|value| records::version_of(&value).is_some())
+    /// Whether the marker is stored.
+    pub(super) fn has_marker(&self) -> Result<bool> {
+        let marker = self.engine.get(&MARKER_PLACE, None)?;
+        Ok(marker.is_some_and(|value| records::version_of(&value).is_some()))
     }
 }
 

@@ -8,7 +8,7 @@ use super::catalog::{Placed, is_in_catalogue};
 use super::records;
 use crate::batch::{Op, WriteBatch};
 use crate::db::Db;
-use crate::keyspaces::{Space, is_high};
+use crate::keyspaces::is_high;
 
 impl Db {
     /// The place of the key of an operation on the default keyspace.
@@ -27,8 +27,9 @@ impl Db {
         if self.inner.read_only || op.kind != Kind::Put || !is_record {
             return Ok(false);
         }
-        // Without the lock, which somebody may have who waits for what this thread holds.
-        if self.inner.catalog.default_space() == Space::Alone {
+        // Without the lock, which somebody may have who waits for what this thread holds. A recovery that takes place may
+        // find no keyspaces, and is waited for.
+        if !self.inner.catalog.is_beside() {
             let _changing = self.inner.catalog.hold();
             self.make_room_for_keyspaces()?;
         }

@@ -1,5 +1,7 @@
 //! Naming keyspaces again after damage that has taken records of the catalogue.
 
+use std::sync::Arc;
+
 use parking_lot::RwLockWriteGuard;
 use terrace_base::{Error, Result};
 
@@ -83,7 +85,15 @@ impl<'s> Naming<'s> {
 impl Drop for Naming<'_> {
     fn drop(&mut self) {
         let Naming { store, is_done, .. } = *self;
-        let is_beside = is_done || store.has_marker();
+        let is_beside = is_done
+            || store.has_marker().unwrap_or_else(|e| {
+                // Keys would be written to places where the next opening does not look for them.
+                store.core.health.fail(Error::Poisoned { cause: Arc::new(e) });
+                false
+            });
+        if is_beside && !is_done {
+            store.recall_keyspaces();
+        }
         if !is_beside {
             store.core.filters.set_beside(false);
             store.core.deadlines.end();

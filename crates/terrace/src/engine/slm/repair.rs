@@ -168,10 +168,13 @@ impl Repair {
             }
         };
         if pool.opened() == Opened::Torn {
+            self.base.leave_torn_pool();
             match pool.granularity() {
-                Granularity::Page => self.base.did(
-                    "left the pool alone, which a power cut may have torn: the logs have what was synced",
-                ),
+                Granularity::Page => {
+                    self.base.did("read no pool, since it cannot be trusted: the logs have what was synced");
+                    let doubt = "whether only the pool had some of the writes that were not synced";
+                    self.base.report.doubts.push(doubt.into());
+                }
                 _ => self.base.lost(
                     "the pool, which may be torn, and of which no log was kept: writes since the last flush",
                 ),
