@@ -255,7 +255,14 @@ impl Pool {
         }
     }
 
+    /// Whether the system could not write all of the pool back, as far as it has told: the next opening will not trust
+    /// what is in it.
+    pub fn is_doubtful(&self) -> bool {
+        self.inner.is_doubted.load(Ordering::Acquire)
+    }
+
     fn distrust_in(&self, session: &mut state::Session) {
+        self.inner.is_doubted.store(true, Ordering::Release);
         if let Ok(raw) = format::Raw::new(&*self.inner.media, &self.inner.name) {
             session.distrust(&raw);
         }
@@ -282,8 +289,9 @@ mod tests {
         let session = pool.inner.session.lock();
         assert!(!pool.is_read_only(), "asking takes no lock");
         let told = Error::io(pool.path(), "sync", std::io::Error::other("lost"));
+        assert!(!pool.is_doubtful());
         pool.doubt_after(&told);
-        assert!(!session.is_distrusted());
+        assert!(pool.is_doubtful() && !session.is_distrusted());
         drop(session);
         let size = pool.size();
         while pool.size() == size {

@@ -29,6 +29,7 @@ use std::sync::{Arc, OnceLock};
 
 use terrace_base::{Error, Result};
 use terrace_disk::FileLock;
+use terrace_pmem::Pool;
 
 use crate::core::Core;
 use crate::core::engine::Engine;
@@ -312,7 +313,7 @@ impl Db {
         stats.table_reads = table_reads;
         (stats.ssd.mapped_tables, stats.ssd.mapped_bytes) = (maps.count, maps.bytes);
         (stats.ssd.mapped_resident, stats.ssd.failed_maps) = (maps.resident, maps.failed);
-        stats.failure = core.health.failure().map(|cause| cause.to_string());
+        stats.failure = core.health.failure().map(|cause| cause.to_string()).or_else(|| self.doubt_of_pool());
         self.inner.engine.fill_stats(&mut stats);
         if self.inner.read_only {
             let how = if core.is_scratch {
@@ -323,6 +324,14 @@ impl Db {
             stats.opened.insert_str(0, how);
         }
         stats
+    }
+
+    /// Why the next opening will not trust the pool, if it will not.
+    fn doubt_of_pool(&self) -> Option<String> {
+        let is_doubtful = self.inner.engine.pool().is_some_and(Pool::is_doubtful);
+        is_doubtful.then(|| {
+            "the system could not write all of the pool back: the next opening will not trust what is in it".into()
+        })
     }
 
     /// The lower bounds of the ranges into which the engine has divided the keys, in key order: for `wip`

@@ -5,8 +5,9 @@ use std::path::Path;
 
 use terrace::{Db, EngineKind, ErrorKind, Options, PoolChoice, Profile, Result};
 use terrace_base::rng::Rng;
+use terrace_pmem::Granularity;
 
-use crate::harness::{Contents, ENGINES, Map, assert_clean, booted};
+use crate::harness::{Contents, ENGINES, Engine, Machine, Map, Setup, assert_clean, booted};
 
 const OPS: u32 = 500;
 const SYNCED: u32 = 420;
@@ -304,6 +305,29 @@ fn a_torn_pool_is_kept_by_a_repair() {
         }
     }
     assert!(kept >= 8, "{kept} pools");
+}
+
+/// Later syncs may succeed, and say nothing of pages that are lost.
+#[test]
+fn a_pool_that_could_not_be_written_back_is_told() {
+    let in_a_file = Setup::tiny("a pool in a file", &Engine::of(EngineKind::Slm)).on(Granularity::Page);
+    let mut told = 0;
+    for nth in 0..60 {
+        let machine = Machine::new(&in_a_file);
+        let db = machine.open().unwrap();
+        (0..30u8).for_each(|i| db.put([i], [i; 100]).unwrap());
+        assert_eq!(db.stats().failure, None);
+        machine.world().fail_nth(nth);
+        let closed = db.close();
+        machine.world().heal();
+        if machine.world().media().has_failed_sync() {
+            assert!(closed.is_err(), "{nth}");
+            // The sync of the header alone, once all else is on the disk, leaves no doubt.
+            let failure = db.stats().failure.unwrap_or_default();
+            told += usize::from(failure.contains("the next opening will not trust"));
+        }
+    }
+    assert!(told > 0, "no sync of the pool failed");
 }
 
 /// A log that is damaged in the middle stops opening; a repair keeps what came before.
