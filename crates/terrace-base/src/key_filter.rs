@@ -29,9 +29,14 @@ pub struct KeyFilter {
 }
 
 impl KeyFilter {
-    /// For a memtable of about `capacity` bytes: a 64th of that. The system provides memory when it is used.
+    /// Bytes of a filter for a memtable of about `capacity` bytes: a 64th of that.
+    pub fn bytes_for(capacity: u64) -> u64 {
+        8 * (capacity / BYTES_A_BIT / 64).clamp(1, MOST_WORDS)
+    }
+
+    /// For a memtable of about `capacity` bytes. The system provides memory when it is used.
     pub fn new(capacity: u64) -> KeyFilter {
-        let words = (capacity / BYTES_A_BIT / 64).clamp(1, MOST_WORDS) as usize;
+        let words = KeyFilter::bytes_for(capacity) as usize / 8;
         // SAFETY: an atomic word may hold whatever bits a `u64` may, so zeros are a value of each.
         KeyFilter { words: unsafe { Box::new_zeroed_slice(words).assume_init() } }
     }
@@ -88,7 +93,7 @@ mod tests {
             filter.add(b"key");
             filter.add(b"");
             assert!(filter.may_contain(b"key") && filter.may_contain(b""), "of {capacity}");
-            assert!(filter.bytes() <= 8 << 20);
+            assert!(filter.bytes() == KeyFilter::bytes_for(capacity) && filter.bytes() <= 8 << 20);
         }
     }
 

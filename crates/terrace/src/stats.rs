@@ -34,7 +34,8 @@ pub struct Stats {
     pub emulated: Option<String>,
     /// A line about the work of opening.
     pub opened: String,
-    /// The current background failure, if there is one.
+    /// The current background failure, if there is one; otherwise that the next opening will not trust the pool, if the
+    /// system has told that it could not write all of it back.
     pub failure: Option<String>,
     /// The first floor.
     pub dram: DramStats,

@@ -60,6 +60,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use terrace_base::Result;
+use terrace_base::key_filter::KeyFilter;
 use terrace_pmem::Pool;
 use terrace_table::{Cursor, TableOptions};
 
@@ -264,7 +265,8 @@ impl<B: WriteBuffer> LeveledTree<B> {
     /// Gives the cache the rest of the budget after memtables, each at its full size, the stage and tables.
     fn fit_cache(&self) {
         let readable = self.readable();
-        let memtable = |m: &Arc<B::Memtable>| m.dram_bytes().max(self.settings.memtable_bytes);
+        let full = self.settings.memtable_bytes + KeyFilter::bytes_for(self.settings.memtable_bytes);
+        let memtable = |m: &Arc<B::Memtable>| m.dram_bytes().max(full);
         let memtables: u64 = readable.memtables.iter().map(memtable).sum();
         let lists = self.runs.lists().map_or(0, |lists| lists.dram_bytes());
         let others = memtables + self.buffer.stage().dram_bytes() + lists;

@@ -116,12 +116,21 @@ pub(crate) struct Writer<'a> {
 impl MemList {
     /// An empty list for about `capacity` bytes.
     pub fn new(capacity: u64) -> MemList {
+        MemList::with(capacity, None)
+    }
+
+    /// An empty list with a filter, which takes a 64th of `capacity` more.
+    pub fn with_filter(capacity: u64) -> MemList {
+        MemList::with(capacity, Some(KeyFilter::new(capacity)))
+    }
+
+    fn with(capacity: u64, filter: Option<KeyFilter>) -> MemList {
         let chunk = CHUNK_BYTES.min(capacity / 8).max(1024) as usize;
         let writing = Writing { arena: Arena::new(chunk) };
         let inner = Inner {
             first: AtomicPtr::default(),
             guide: Guide::default(),
-            filter: None,
+            filter,
             entries: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             max_seq: AtomicU64::new(0),
@@ -129,15 +138,6 @@ impl MemList {
             writer: Mutex::new(writing),
         };
         MemList { inner: Arc::new(inner) }
-    }
-
-    /// An empty list with a filter, which takes a 64th of `capacity` more.
-    pub fn with_filter(capacity: u64) -> MemList {
-        let mut list = MemList::new(capacity);
-        if let Some(inner) = Arc::get_mut(&mut list.inner) {
-            inner.filter = Some(KeyFilter::new(capacity));
-        }
-        list
     }
 
     /// Becomes the writer, after the current one.
