@@ -18,8 +18,8 @@ use crate::fs::WriteFile;
 /// Appends shorter than this are made by the caller, as long as there is no thread.
 const LEAST_BYTES: usize = 256 << 10;
 
-/// Larger ones are cut, so that little is copied at a time.
-const MOST_BYTES: usize = 1 << 20;
+/// Larger ones are cut, so that little is copied at a time. It is no less than a large page of the system's cache.
+const MOST_BYTES: usize = 2 << 20;
 
 /// Appends that may wait for the thread.
 const WAITING: usize = 1;
