@@ -8,6 +8,10 @@
 //! are written as to any file, and blocks are reserved from the second sync on: the first one makes the file's beginning
 //! durable, and whoever then syncs once and is done has no use for room.
 //!
+//! A mapped file that is long and has not been synced for a while gets large pages. Each sync would write the page that
+//! is being filled as a whole, so after the next one it is written by calls: then the system knows which blocks of a page
+//! have changed.
+//!
 //! If that is not possible, at once or later, the file becomes a plain one, cut to the appended bytes. That happens
 //!
 //! - on file systems other than ext4, XFS and tmpfs. A file system that writes changed blocks elsewhere has not
@@ -36,13 +40,16 @@ use rustix::process::Resource;
 use terrace_base::{Error, ErrorKind, Result};
 
 use super::retry;
-use super::window::Window;
+use super::window::{LARGE_BYTES, Large, Window};
 use super::write::{RealWriteFile, len_of};
 use crate::fs::{ROOM_UNIT_BYTES, Room, SYNCS_BEFORE_ROOM, WriteFile};
 
 /// Bytes that are reserved at a time, at least and at most.
 const LEAST_PIECE_BYTES: u64 = 64 << 10;
 const MOST_PIECE_BYTES: u64 = 8 << 20;
+
+/// A file of which so much is not synced is seldom synced, as far as one can tell.
+const UNSYNCED_BYTES: u64 = LARGE_BYTES as u64 / 2;
 
 /// File systems on which a block that is reserved is there for every later store: ext4 (and those before it, which
 /// refuse to reserve), XFS, tmpfs.
@@ -64,6 +71,8 @@ struct ReservedFile {
     /// Writes do not go behind the file's end.
     writes_in_place: bool,
     syncs: u32,
+    /// Its length at the last sync.
+    synced: u64,
     /// The file was made a plain one.
     is_plain: bool,
 }
@@ -85,6 +94,7 @@ impl ReservedFile {
             window: None,
             writes_in_place: false,
             syncs: 0,
+            synced: 0,
             is_plain: false,
         }
     }
@@ -121,10 +131,33 @@ impl ReservedFile {
         }
         self.reserve(end)?;
         // The former window stays until this one is ready, so a failure changes nothing.
-        let mut window = Window::map(&self.file.file, self.file.len..self.reserved)?;
+        let large = self.large_pages();
+        let mut window = Window::map(&self.file.file, self.file.len..self.reserved, large)?;
         window.prepare(end)?;
         self.window = Some(window);
         Ok(())
+    }
+
+    /// The large pages of the next window.
+    fn large_pages(&self) -> Large {
+        let unsynced = self.file.len.saturating_sub(self.synced);
+        match self.window.as_ref().map(Window::large) {
+            Some(large @ (Large::Refused | Large::There)) => large,
+            _ if unsynced >= UNSYNCED_BYTES => Large::Wanted,
+            _ => Large::Unwanted,
+        }
+    }
+
+    /// Has what follows a sync written by calls, if the system would write large pages for it else.
+    fn leave_large_pages(&mut self) {
+        match self.window.as_ref().map_or(Large::Unwanted, Window::large) {
+            Large::There => {
+                (self.window, self.room) = (None, Room::Called);
+                self.syncs = self.syncs.max(SYNCS_BEFORE_ROOM);
+            }
+            Large::Wanted => self.window = None,
+            Large::Unwanted | Large::Refused => {}
+        }
     }
 
     /// Reserves blocks for the file's first `end` bytes, and for a further piece if the disk has room.
@@ -259,11 +292,15 @@ impl WriteFile for ReservedFile {
         }
         self.file.sync()?;
         self.syncs = self.syncs.saturating_add(1);
+        self.synced = self.file.len;
+        self.leave_large_pages();
         Ok(())
     }
 
     fn start_sync(&mut self) {
-        self.file.start_sync();
+        if self.large_pages() != Large::There {
+            self.file.start_sync();
+        }
     }
 
     /// A mapping that has faulted cannot be used, so the bytes that are taken back are cut off.

@@ -3,8 +3,12 @@
 //! 1. The window's bytes are the file's, from `from` on; all lie within the file and have blocks there.
 //! 2. Only the first `ready` bytes are stored to: the system has confirmed that they can be.
 //! 3. A fault all the same is caught ([`Guard`]), and the window can no longer be used.
+//!
+//! Each page that is made ready costs a fault. So a window may ask for large pages, of which the system writes each out
+//! as a whole, however little of it was stored to.
 
 use std::fs::File;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{Ordering, compiler_fence};
@@ -14,9 +18,27 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::bus::Guard;
 
-/// Bytes that are made ready at a time. They are few, since an append waits for them; without this each page would cost
-/// a fault.
+/// Bytes that are made ready at a time. They are few, since an append waits for them.
 const READY_BYTES: usize = 8 << 10;
+
+/// A large page of the system's cache, as most processors have them.
+pub(super) const LARGE_BYTES: usize = 2 << 20;
+
+/// Making a large page ready costs fewer faults than this. Otherwise the system has made small pages of it.
+const FEW_FAULTS: i64 = 16;
+
+/// Whether a window has large pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Large {
+    /// None are asked for.
+    Unwanted,
+    /// The system makes none.
+    Refused,
+    /// There is none yet.
+    Wanted,
+    /// There is one at least.
+    There,
+}
 
 #[derive(Debug)]
 pub(super) struct Window {
@@ -25,6 +47,7 @@ pub(super) struct Window {
     /// Where in the file it begins.
     from: u64,
     ready: usize,
+    large: Large,
     /// Dropped before the mapping is removed.
     guard: Option<Guard>,
 }
@@ -33,8 +56,9 @@ pub(super) struct Window {
 unsafe impl Send for Window {}
 
 impl Window {
-    /// Maps the bytes `range` of `file`, which has blocks for them; the whole pages that hold them.
-    pub(super) fn map(file: &File, range: Range<u64>) -> rustix::io::Result<Window> {
+    /// Maps the bytes `range` of `file`, which has blocks for them; the whole pages that hold them. Large ones are asked
+    /// for if they are `Wanted`, or `There` in another window of the file.
+    pub(super) fn map(file: &File, range: Range<u64>, large: Large) -> rustix::io::Result<Window> {
         let page = rustix::param::page_size() as u64;
         let from = range.start / page * page;
         let len =
@@ -43,10 +67,11 @@ impl Window {
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base =
             unsafe { rustix::mm::mmap(ptr::null_mut(), len, protection, MapFlags::SHARED, file, from)? };
-        let mut window = Window { base: base.cast(), len, from, ready: 0, guard: None };
+        let mut window = Window { base: base.cast(), len, from, ready: 0, large, guard: None };
         // SAFETY: the range is this value's mapping, and stays until after the guard is dropped. Once the guard has
         // failed no store counts as made.
         window.guard = Some(unsafe { Guard::new(window.base, len) }.ok_or(Errno::NOTSUP)?);
+        window.ask_for_large();
         Ok(window)
     }
 
@@ -62,19 +87,57 @@ impl Window {
         }
         // From one page's start to another's, however long pages are.
         let to = end.next_multiple_of(READY_BYTES.max(rustix::param::page_size())).min(self.len);
-        loop {
+        match self.large_page_before(to) {
+            Some(large) => {
+                self.populate(large.start)?;
+                let before = faults();
+                self.populate(large.end)?;
+                let is_large = faults() - before < FEW_FAULTS;
+                let has_large = is_large || self.large == Large::There;
+                self.large = if has_large { Large::There } else { Large::Refused };
+            }
+            None => self.populate(to)?,
+        }
+        Ok(true)
+    }
+
+    /// The large page that begins in front of `to` and is not ready, if it lies within the window.
+    fn large_page_before(&self, to: usize) -> Option<Range<usize>> {
+        let before = (self.from % LARGE_BYTES as u64) as usize;
+        let start = (before + self.ready).next_multiple_of(LARGE_BYTES) - before;
+        let page = start..start + LARGE_BYTES;
+        let is_wanted = matches!(self.large, Large::Wanted | Large::There);
+        (is_wanted && page.start < to && page.end <= self.len).then_some(page)
+    }
+
+    /// Makes the first `to` bytes ready.
+    fn populate(&mut self, to: usize) -> rustix::io::Result<()> {
+        while self.ready < to {
             // SAFETY: the range lies in this value's mapping, from the start of a page on.
             let done = unsafe {
                 let at = self.base.add(self.ready).cast();
                 rustix::mm::madvise(at, to - self.ready, Advice::LinuxPopulateWrite)
             };
             match done {
+                Ok(()) => self.ready = to,
                 Err(Errno::INTR) => {}
-                done => break done?,
+                Err(e) => return Err(e),
             }
         }
-        self.ready = to;
-        Ok(true)
+        Ok(())
+    }
+
+    fn ask_for_large(&mut self) {
+        if matches!(self.large, Large::Wanted | Large::There) {
+            // SAFETY: the range is this value's mapping, and the advice changes no byte.
+            let asked = unsafe { rustix::mm::madvise(self.base.cast(), self.len, Advice::LinuxHugepage) };
+            self.large = if asked.is_ok() { self.large } else { Large::Refused };
+        }
+    }
+
+    /// Whether it has large pages, or may have some.
+    pub(super) fn large(&self) -> Large {
+        self.large
     }
 
     /// Stores `data` at byte `at` of the file, which was prepared; false if the window can no longer be used. A process
@@ -101,6 +164,17 @@ impl Drop for Window {
         let unmapped = unsafe { rustix::mm::munmap(self.base.cast(), self.len) };
         debug_assert!(unmapped.is_ok());
     }
+}
+
+/// Faults of pages of this thread so far.
+fn faults() -> i64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the system fills the value that the pointer leads to, and every value of it is sound, zeros too.
+    let usage = unsafe {
+        libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
+        usage.assume_init()
+    };
+    i64::from(usage.ru_minflt) + i64::from(usage.ru_majflt)
 }
 
 /// Stores `data` at `to`, each byte after those before it, so that a thread which ends within it has stored a first

@@ -239,3 +239,64 @@ fn there_is_room_from_the_second_sync_on() {
     }
     assert_eq!(lens, [5, 10, LEAST_PIECE_BYTES, LEAST_PIECE_BYTES]);
 }
+
+/// Appends until the file has large pages, if the system makes some.
+fn append_much(file: &mut dyn WriteFile, all: &mut Vec<u8>) {
+    for i in 0..3000usize {
+        let data = vec![i as u8 | 1; (i * 37) % 5000];
+        file.append(&data).unwrap();
+        all.extend_from_slice(&data);
+    }
+    assert!(all.len() > 7 << 20);
+}
+
+#[test]
+fn large_pages_hold_what_was_appended_before_and_after_syncs() {
+    for first in [0, 1, 3] {
+        let Some((_dir, path, mut file)) = file() else { return };
+        let mut all = b"first ".to_vec();
+        for i in 0..4 {
+            append_much(&mut *file, &mut all);
+            assert_holds(&path, &all);
+            if i >= first {
+                file.sync().unwrap();
+                file.sync().unwrap();
+            }
+        }
+        assert_eq!(file.len(), all.len() as u64);
+        file.trim().unwrap();
+        file.append(b", and on").unwrap();
+        assert!(std::fs::read(&path).unwrap() == [&all[..], b", and on"].concat());
+    }
+}
+
+#[test]
+fn what_is_cut_of_large_pages_is_gone() {
+    for is_synced in [false, true] {
+        let Some((_dir, path, mut file)) = file() else { return };
+        let mut all = b"first ".to_vec();
+        append_much(&mut *file, &mut all);
+        if is_synced {
+            file.sync().unwrap();
+            append_much(&mut *file, &mut all);
+        }
+        let cut = 5_000_001;
+        file.cut(cut).unwrap();
+        file.append(b"and on").unwrap();
+        file.sync().unwrap();
+        assert!(std::fs::read(&path).unwrap() == [&all[..cut as usize], b"and on"].concat());
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_under_its_large_pages_fails() {
+    for len in [0, 3 << 20, (4 << 20) + 5] {
+        let Some((_dir, path, mut file)) = file() else { return };
+        append_much(&mut *file, &mut b"first ".to_vec());
+        OpenOptions::new().write(true).open(&path).unwrap().set_len(len).unwrap();
+        let failed = (0..3000).any(|_| file.append(&[9; 4000]).is_err());
+        assert!(failed && file.append(b"again").is_err() && file.sync().is_err());
+        file.cut(6).unwrap();
+        assert!(std::fs::metadata(&path).unwrap().len() <= len, "it is not made longer");
+    }
+}
