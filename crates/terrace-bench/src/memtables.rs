@@ -55,9 +55,6 @@ pub struct Run {
     pub wrong: u64,
 }
 
-/// Bytes of a key beside its value in the plainest memtable, to tell a skiplist its future size.
-const BESIDE_BYTES: u64 = 64;
-
 fn key_of(number: u64) -> [u8; 16] {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&mix(number).to_be_bytes());
@@ -79,7 +76,7 @@ pub fn measure(name: &str, design: Design, spec: &Spec) -> Run {
     let (mut wrong, mut held) = (0, 0);
     for filling in 0..fillings {
         let first = filling * each;
-        let memtables = Memtables::new(design, tables as usize, keys * (value_bytes as u64 + BESIDE_BYTES));
+        let memtables = Memtables::new(design, tables as usize);
         let began = clock.now();
         for number in first..first + each {
             memtables.put(table_of(number, tables), &key_of(number), number + 1, &value);

@@ -53,7 +53,8 @@ pub(crate) const SYNCS_BEFORE_ROOM: u32 = 2;
 /// How a file with room is appended to. It changes the costs, and not the results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
-    /// Through a mapping: an append is a copy, which suits many small ones.
+    /// Through a mapping: an append is a copy, which suits many small ones. A long file that is synced may be written by
+    /// calls from then on.
     Mapped,
     /// By calls of the system. A sync of bytes that fill room is cheaper than one of bytes that make the file longer,
     /// for which the system writes the inode, too. So room is made once a file has been synced again and again.
@@ -193,6 +194,11 @@ pub trait WriteFile: Send + Debug {
 
     /// Whether there may be room behind the appended bytes.
     fn has_room(&self) -> bool {
+        false
+    }
+
+    /// Whether appends are copies into a mapping.
+    fn is_mapped(&self) -> bool {
         false
     }
 

@@ -236,6 +236,10 @@ impl WriteFile for MeteredWrite {
         self.inner.has_room()
     }
 
+    fn is_mapped(&self) -> bool {
+        self.inner.is_mapped()
+    }
+
     fn len(&self) -> u64 {
         self.inner.len()
     }

@@ -31,6 +31,11 @@ pub trait Segment: Send + Debug {
         false
     }
 
+    /// Whether appends are copies into a mapping.
+    fn is_mapped(&self) -> bool {
+        false
+    }
+
     /// Bytes appended.
     fn len(&self) -> u64;
 
@@ -62,6 +67,10 @@ impl<S: Segment + ?Sized> Segment for Box<S> {
 
     fn has_room(&self) -> bool {
         (**self).has_room()
+    }
+
+    fn is_mapped(&self) -> bool {
+        (**self).is_mapped()
     }
 
     fn len(&self) -> u64 {
@@ -96,6 +105,10 @@ impl Segment for FileSegment {
 
     fn has_room(&self) -> bool {
         self.0.has_room()
+    }
+
+    fn is_mapped(&self) -> bool {
+        self.0.is_mapped()
     }
 
     fn len(&self) -> u64 {

@@ -209,6 +209,11 @@ impl<S: Segment> LogWriter<S> {
         self.segment.has_room()
     }
 
+    /// Whether appends are copies into a mapping.
+    pub fn is_mapped(&self) -> bool {
+        self.segment.is_mapped()
+    }
+
     fn usable(&self) -> Result<()> {
         self.failed.clone().map_or(Ok(()), Err)
     }

@@ -16,7 +16,8 @@ use crate::options::{Compression, TableOptions};
 use crate::position::Position;
 
 /// The file is appended to in pieces of this length that begin at multiples of it: a file system with large pages in its
-/// cache makes one of each piece, and one entry maps it, which saves time at writing and at each read.
+/// cache makes one of each piece, and one entry maps it, which saves time at each read. What lies around a value that is
+/// written without a copy comes in shorter ones.
 const WRITE_BYTES: u64 = 2 << 20;
 /// A value of at least this length, alone in its block, is written to the file without a copy.
 const DIRECT_VALUE_BYTES: usize = 256 << 10;
@@ -317,6 +318,7 @@ impl TableBuilder {
         if end > self.flushed { self.flush_first((end - self.flushed) as usize) } else { Ok(()) }
     }
 
+    /// Appends the first `len` bytes of `out`, each piece by itself.
     fn flush_first(&mut self, len: usize) -> Result<()> {
         let mut out = mem::take(&mut self.out);
         let mut done = Ok(());

@@ -11,9 +11,9 @@ use crate::memtable::hash::{HashTable, Overflow};
 /// The design of the memtables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Design {
-    /// An ordered list each.
+    /// An ordered list each, in ordinary pages.
     Skiplists,
-    /// One ordered list instead of all.
+    /// One ordered list instead of all, in ordinary pages.
     OneSkiplist,
     /// A hash table each, in ordinary pages.
     Hash,
@@ -32,15 +32,19 @@ enum Tables {
 }
 
 impl Memtables {
-    /// `count` empty ones, each for about `bytes`.
-    pub fn new(design: Design, count: usize, bytes: u64) -> Self {
+    /// `count` empty ones.
+    pub fn new(design: Design, count: usize) -> Self {
         let hash = |chunks: Arc<Chunks>| {
             let tables = (0..count).map(|_| HashTable::new(&chunks, Overflow::Chain)).collect();
             Tables::Hash(tables, chunks)
         };
+        let lists = |count| {
+            let chunks = Chunks::in_ordinary_pages();
+            Tables::Lists((0..count).map(|_| MemList::new(&chunks)).collect())
+        };
         Memtables(match design {
-            Design::Skiplists => Tables::Lists((0..count).map(|_| MemList::new(bytes)).collect()),
-            Design::OneSkiplist => Tables::Lists(vec![MemList::new(bytes * count as u64)]),
+            Design::Skiplists => lists(count),
+            Design::OneSkiplist => lists(1),
             Design::Hash => hash(Chunks::in_ordinary_pages()),
             Design::HugeHash => hash(Chunks::new()),
         })

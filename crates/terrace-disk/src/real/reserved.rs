@@ -10,7 +10,7 @@
 //!
 //! A mapped file that is long and has not been synced for a while gets large pages. Each sync would write the page that
 //! is being filled as a whole, so after the next one it is written by calls: then the system knows which blocks of a page
-//! have changed.
+//! have changed. Syncs of the same file by others are not known here, and write as much.
 //!
 //! If that is not possible, at once or later, the file becomes a plain one, cut to the appended bytes. That happens
 //!
@@ -138,7 +138,7 @@ impl ReservedFile {
         Ok(())
     }
 
-    /// The large pages of the next window.
+    /// Whether the next window has large pages.
     fn large_pages(&self) -> Large {
         let unsynced = self.file.len.saturating_sub(self.synced);
         match self.window.as_ref().map(Window::large) {
@@ -297,6 +297,7 @@ impl WriteFile for ReservedFile {
         Ok(())
     }
 
+    /// Large pages are left alone: they would be written as a whole, and again when they are full.
     fn start_sync(&mut self) {
         if self.large_pages() != Large::There {
             self.file.start_sync();
@@ -332,6 +333,10 @@ impl WriteFile for ReservedFile {
 
     fn has_room(&self) -> bool {
         !self.is_plain
+    }
+
+    fn is_mapped(&self) -> bool {
+        !self.is_plain && self.room == Room::Mapped
     }
 
     fn len(&self) -> u64 {

@@ -18,7 +18,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use super::bus::Guard;
 
-/// Bytes that are made ready at a time. They are few, since an append waits for them.
+/// Bytes that are made ready at a time, unless it is a large page. They are few, since an append waits for them.
 const READY_BYTES: usize = 8 << 10;
 
 /// A large page of the system's cache, as most processors have them.
@@ -87,18 +87,33 @@ impl Window {
         }
         // From one page's start to another's, however long pages are.
         let to = end.next_multiple_of(READY_BYTES.max(rustix::param::page_size())).min(self.len);
-        match self.large_page_before(to) {
-            Some(large) => {
-                self.populate(large.start)?;
-                let before = faults();
-                self.populate(large.end)?;
-                let is_large = faults() - before < FEW_FAULTS;
-                let has_large = is_large || self.large == Large::There;
-                self.large = if has_large { Large::There } else { Large::Refused };
+        while self.ready < to {
+            match self.large_page_before(to) {
+                Some(large) => self.prepare_large(large)?,
+                None => {
+                    self.populate(self.ready..to)?;
+                    self.ready = to;
+                }
             }
-            None => self.populate(to)?,
         }
         Ok(true)
+    }
+
+    /// Makes everything up to the end of `large` ready. It is the first: small pages in front of it that the system has to
+    /// read would make it read the large one in small pages, too.
+    fn prepare_large(&mut self, large: Range<usize>) -> rustix::io::Result<()> {
+        let before = faults();
+        self.populate(large.clone())?;
+        let is_large = faults() - before < FEW_FAULTS;
+        self.populate(self.ready..large.start)?;
+        self.ready = large.end;
+        if is_large {
+            self.large = Large::There;
+        } else if self.large == Large::Wanted {
+            self.large = Large::Refused;
+            let _ = self.advise(Advice::LinuxNoHugepage);
+        }
+        Ok(())
     }
 
     /// The large page that begins in front of `to` and is not ready, if it lies within the window.
@@ -110,29 +125,34 @@ impl Window {
         (is_wanted && page.start < to && page.end <= self.len).then_some(page)
     }
 
-    /// Makes the first `to` bytes ready.
-    fn populate(&mut self, to: usize) -> rustix::io::Result<()> {
-        while self.ready < to {
-            // SAFETY: the range lies in this value's mapping, from the start of a page on.
-            let done = unsafe {
-                let at = self.base.add(self.ready).cast();
-                rustix::mm::madvise(at, to - self.ready, Advice::LinuxPopulateWrite)
-            };
-            match done {
-                Ok(()) => self.ready = to,
+    /// Has the system provide pages for the bytes `range`, which begin with a page.
+    fn populate(&self, range: Range<usize>) -> rustix::io::Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        loop {
+            match self.advise_for(range.clone(), Advice::LinuxPopulateWrite) {
                 Err(Errno::INTR) => {}
-                Err(e) => return Err(e),
+                done => return done,
             }
         }
-        Ok(())
     }
 
     fn ask_for_large(&mut self) {
-        if matches!(self.large, Large::Wanted | Large::There) {
-            // SAFETY: the range is this value's mapping, and the advice changes no byte.
-            let asked = unsafe { rustix::mm::madvise(self.base.cast(), self.len, Advice::LinuxHugepage) };
-            self.large = if asked.is_ok() { self.large } else { Large::Refused };
+        let is_wanted = matches!(self.large, Large::Wanted | Large::There);
+        if is_wanted && self.advise(Advice::LinuxHugepage).is_err() {
+            self.large = Large::Refused;
         }
+    }
+
+    fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
+        self.advise_for(0..self.len, advice)
+    }
+
+    fn advise_for(&self, range: Range<usize>, advice: Advice) -> rustix::io::Result<()> {
+        assert!(range.end <= self.len, "the window is what is advised for");
+        // SAFETY: the range lies in this value's mapping, from the start of a page on, and such advice changes no byte.
+        unsafe { rustix::mm::madvise(self.base.add(range.start).cast(), range.len(), advice) }
     }
 
     /// Whether it has large pages, or may have some.

@@ -38,6 +38,7 @@ pub(super) struct SimWriteFile {
     /// Whether room is made behind the appended bytes.
     has_room: bool,
     had_room: bool,
+    is_mapped: bool,
     /// Syncs until it is.
     syncs_before_room: u32,
 }
@@ -52,6 +53,7 @@ impl SimWriteFile {
             failed: None,
             has_room: room.is_some(),
             had_room: room.is_some(),
+            is_mapped: room == Some(Room::Mapped),
             syncs_before_room: if room == Some(Room::Called) { SYNCS_BEFORE_ROOM } else { 0 },
         }
     }
@@ -186,6 +188,10 @@ impl WriteFile for SimWriteFile {
             }
             Ok(())
         })
+    }
+
+    fn is_mapped(&self) -> bool {
+        self.is_mapped && self.has_room()
     }
 
     fn has_room(&self) -> bool {

@@ -144,9 +144,9 @@ impl FileLog {
         }
     }
 
-    /// Whether it has room behind its records.
-    pub fn has_room(&self) -> bool {
-        self.writer.has_room()
+    /// Whether it is written through a mapping.
+    pub fn is_mapped(&self) -> bool {
+        self.writer.is_mapped()
     }
 
     /// Gives back the unused room of a complete log. If that fails, the room is merely wasted.

@@ -348,7 +348,7 @@ impl CommitLog {
         let is_mapped = self.room() == Room::Mapped;
         match (&series.place, &series.current) {
             (LogMedium::Pool { .. }, _) => "on persistent memory",
-            (LogMedium::Files, Some(Log::File(log))) if is_mapped && log.has_room() => {
+            (LogMedium::Files, Some(Log::File(log))) if log.is_mapped() => {
                 "in files, written through a mapping"
             }
             (LogMedium::Files, None) if is_mapped => {

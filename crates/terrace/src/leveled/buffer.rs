@@ -85,6 +85,10 @@ pub(crate) trait WriteBuffer: Debug + Send + Sync + Sized + 'static {
     /// An empty memtable for about `bytes`.
     fn memtable(&self, bytes: u64) -> Self::Memtable;
 
+    /// Bytes of DRAM that memtables hold, filters left out, also those that are only read any more, and that are kept for
+    /// the next ones.
+    fn held_bytes(&self) -> u64;
+
     /// The stage.
     fn stage(&self) -> &Self::Stage;
 

@@ -136,6 +136,6 @@ pub(super) fn fill_stats<B: WriteBuffer>(tree: &LeveledTree<B>, stats: &mut Stat
     stats.opened = tree.opened.get().cloned().unwrap_or_default();
     let readable = tree.readable();
     stats.dram.tables = tree.core.cache().table_bytes();
-    stats.dram.memtables = readable.memtables.iter().map(|m| m.dram_bytes()).sum();
+    stats.dram.memtables = tree.memtables_bytes(&readable);
     tree.manifest.state().fill_stats(&mut stats.ssd);
 }

@@ -266,11 +266,18 @@ impl<B: WriteBuffer> LeveledTree<B> {
     fn fit_cache(&self) {
         let readable = self.readable();
         let full = self.settings.memtable_bytes + KeyFilter::bytes_for(self.settings.memtable_bytes);
-        let memtable = |m: &Arc<B::Memtable>| m.dram_bytes().max(full);
-        let memtables: u64 = readable.memtables.iter().map(memtable).sum();
+        let at_full: u64 = readable.memtables.iter().map(|m| m.dram_bytes().max(full)).sum();
+        // A memtable that grows takes what is kept for it first.
+        let memtables = at_full.max(self.memtables_bytes(&readable));
         let lists = self.runs.lists().map_or(0, |lists| lists.dram_bytes());
         let others = memtables + self.buffer.stage().dram_bytes() + lists;
         self.core.memory.fit_cache(self.core.cache().table_bytes() + others);
+    }
+
+    /// Bytes of DRAM in memtables now, and kept for the next ones.
+    fn memtables_bytes(&self, readable: &Readable<B::Memtable>) -> u64 {
+        let filters = readable.memtables.len() as u64 * KeyFilter::bytes_for(self.settings.memtable_bytes);
+        self.buffer.held_bytes() + filters
     }
 
     /// Notes what writers are throttled by.

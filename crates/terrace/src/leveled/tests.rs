@@ -31,6 +31,7 @@ use crate::core::request::{Group, Request};
 use crate::core::snapshots::Held;
 use crate::env::{Env, RealPm};
 use crate::manifest::{Edit, Manifest};
+use crate::memtable::chunks::Chunks;
 use crate::memtable::{MemCursor, MemList, Version};
 use crate::options::{EngineKind, Options};
 use crate::pool;
@@ -68,7 +69,7 @@ impl Memtable for Map {
 
     /// Over a copy.
     fn cursor(&self) -> MemCursor {
-        let copy = MemList::new(1 << 10);
+        let copy = MemList::new(&Chunks::new());
         let mut writer = copy.writer();
         for ((key, Reverse(seq)), (kind, value)) in self.versions.lock().iter() {
             writer.insert(key, *seq, *kind, value);
@@ -115,6 +116,10 @@ impl<S: Stage> WriteBuffer for Forgetful<S> {
 
     fn memtable(&self, _bytes: u64) -> Map {
         Map::default()
+    }
+
+    fn held_bytes(&self) -> u64 {
+        0
     }
 
     fn stage(&self) -> &S {

@@ -280,6 +280,7 @@ mod tests {
     use crate::env::Env;
     use crate::keyspaces::{MergeOperator, Prefix};
     use crate::memtable::MemList;
+    use crate::memtable::chunks::Chunks;
     use crate::options::Options;
 
     /// After a repair an operand and what a merge has made of it are both there, under one number.
@@ -300,7 +301,7 @@ mod tests {
             let children = || {
                 let there = all.iter().filter(|(seq, ..)| !(lost && *seq == 1));
                 let child = |(seq, kind, value): &(u64, Kind, &str)| {
-                    let list = MemList::new(1 << 10);
+                    let list = MemList::new(&Chunks::new());
                     list.writer().insert(&place, *seq, *kind, value.as_bytes());
                     Box::new(list.cursor()) as Box<dyn Cursor>
                 };
@@ -331,7 +332,7 @@ mod tests {
         let place = |key: u8| [Prefix::of(1).as_slice(), &[key]].concat();
         for seed in 0..60 {
             let mut rng = Rng::new(seed);
-            let lists: Vec<MemList> = (0..3).map(|_| MemList::new(1 << 10)).collect();
+            let lists: Vec<MemList> = (0..3).map(|_| MemList::new(&Chunks::new())).collect();
             let mut versions: Vec<(u64, u8, Kind)> = Vec::new();
             for seq in 1..=rng.below(400) {
                 let kind = [Kind::Put, Kind::Delete, Kind::Operand][rng.below(3) as usize];

@@ -1,85 +1,126 @@
-//! Memory that is given out piece by piece and freed as a whole.
+//! The memory of one memtable: pieces of chunks, freed as a whole with it.
 //!
 //! 1. A piece never moves and is freed only with the arena.
-//! 2. Pieces are aligned to eight bytes and do not overlap.
+//! 2. Pieces are aligned to eight bytes, lines to themselves, and none overlap.
 
-use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::chunks::{Chunk, Chunks, MIN_CHUNK_BYTES, REGION_BYTES};
 
 const ALIGN: usize = 8;
+const LINE_BYTES: usize = 64;
 
-/// Pieces larger than this share of a chunk get their own, so that little of a chunk is ever left unused.
-const LARGE_SHARE: usize = 8;
+/// The largest chunk for small pieces.
+const MAX_CHUNK_BYTES: usize = 1 << 20;
+
+/// The limit to which a large piece enlarges a small memtable's next chunk; a piece too large for it gets its
+/// own memory.
+const ROOMY_CHUNK_BYTES: usize = 32 << 10;
+
+/// A chunk is at most this share of what the memtable already has.
+const CHUNK_SHARE: usize = 8;
+
+/// Pieces larger than this share of a chunk get their own memory, so that little of a chunk is ever left
+/// unused.
+const LARGE_SHARE: usize = 4;
 
 #[derive(Debug)]
 pub(super) struct Arena {
+    source: Arc<Chunks>,
     chunks: Vec<Chunk>,
-    chunk_bytes: usize,
-    /// The chunk of small pieces, if there is one, and how much of it is used.
-    current: Option<NonNull<u8>>,
-    used: usize,
-    /// Bytes of all chunks.
-    held_bytes: u64,
+    /// The rest of the chunk of small pieces.
+    at: NonNull<u8>,
+    left: usize,
+    held_bytes: usize,
 }
 
-#[derive(Debug)]
-struct Chunk {
-    start: NonNull<u8>,
-    layout: Layout,
-}
-
-// SAFETY: an arena owns its chunks, as a vector owns its elements; nothing in it is tied to a thread.
+// SAFETY: the rest belongs to a chunk that is owned here, as a vector owns its elements.
 unsafe impl Send for Arena {}
 
 impl Arena {
-    /// An empty arena that takes `chunk_bytes` at a time.
-    pub fn new(chunk_bytes: usize) -> Arena {
-        let chunk_bytes = chunk_bytes.next_multiple_of(ALIGN).max(1024);
-        Arena { chunks: Vec::new(), chunk_bytes, current: None, used: 0, held_bytes: 0 }
+    pub fn new(source: Arc<Chunks>) -> Arena {
+        Arena { source, chunks: Vec::new(), at: NonNull::dangling(), left: 0, held_bytes: 0 }
     }
 
-    /// A piece of `bytes`, not initialised.
+    /// Bytes that the memtable holds.
+    pub fn held_bytes(&self) -> u64 {
+        self.held_bytes as u64
+    }
+
+    /// A piece of `bytes`, aligned to eight, not initialised. It lives as long as the arena and never moves.
+    #[inline]
     pub fn allocate(&mut self, bytes: usize) -> NonNull<u8> {
         let bytes = bytes.next_multiple_of(ALIGN);
-        if bytes > self.chunk_bytes / LARGE_SHARE {
-            return self.add_chunk(bytes);
+        if bytes > self.left && !self.refill(bytes) {
+            return self.keep(self.source.take_apart(bytes));
         }
-        let chunk = match self.current.filter(|_| self.used + bytes <= self.chunk_bytes) {
-            Some(chunk) => chunk,
-            None => {
-                let chunk = self.add_chunk(self.chunk_bytes);
-                (self.current, self.used) = (Some(chunk), 0);
-                chunk
-            }
-        };
-        let at = self.used;
-        self.used += bytes;
-        // SAFETY: `at + bytes` is within the chunk, as checked above.
-        unsafe { chunk.add(at) }
+        self.cut(bytes)
     }
 
-    /// Bytes of DRAM that the arena holds.
-    pub fn held_bytes(&self) -> u64 {
-        self.held_bytes
+    /// A piece for one line, aligned to it.
+    pub fn allocate_line(&mut self) -> NonNull<u8> {
+        let gap = self.at.addr().get().wrapping_neg() % LINE_BYTES;
+        if gap + LINE_BYTES <= self.left {
+            self.cut(gap);
+        } else {
+            // Chunks are aligned to their size.
+            self.refill(LINE_BYTES);
+        }
+        self.cut(LINE_BYTES)
     }
 
-    fn add_chunk(&mut self, bytes: usize) -> NonNull<u8> {
-        let layout = Layout::from_size_align(bytes.max(ALIGN), ALIGN);
-        let layout = layout.expect("a record is far below the address space");
-        // SAFETY: the layout's size is not zero.
-        let start = unsafe { alloc(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        self.chunks.push(Chunk { start, layout });
-        self.held_bytes += layout.size() as u64;
+    /// Memory for a power of two lines.
+    pub fn allocate_lines(&mut self, lines: usize) -> NonNull<u8> {
+        let bytes = lines * LINE_BYTES;
+        let in_region = bytes.is_power_of_two() && (MIN_CHUNK_BYTES..=REGION_BYTES).contains(&bytes);
+        let chunk = if in_region { self.source.take(bytes) } else { self.source.take_apart(bytes) };
+        self.keep(chunk)
+    }
+
+    /// The lines of memory in which the next small piece will begin, for prefetching.
+    #[inline]
+    pub fn next_lines(&self) -> impl Iterator<Item = *const u8> + use<> {
+        let at = self.at.as_ptr().cast_const();
+        (0..3).map(move |line| at.wrapping_add(line * LINE_BYTES))
+    }
+
+    fn cut(&mut self, bytes: usize) -> NonNull<u8> {
+        assert!(bytes <= self.left, "a piece is cut from what is left");
+        let piece = self.at;
+        self.left -= bytes;
+        // SAFETY: this much is left from here on.
+        self.at = unsafe { piece.add(bytes) };
+        piece
+    }
+
+    /// Begins a new chunk from which to cut `bytes`, unless that is too much of one.
+    fn refill(&mut self, bytes: usize) -> bool {
+        let chunk_bytes = next_chunk_bytes(self.held_bytes, bytes);
+        if bytes > chunk_bytes / LARGE_SHARE {
+            return false;
+        }
+        let chunk = self.source.take(chunk_bytes);
+        self.left = chunk.bytes();
+        self.at = self.keep(chunk);
+        true
+    }
+
+    fn keep(&mut self, chunk: Chunk) -> NonNull<u8> {
+        let start = chunk.start();
+        self.held_bytes += chunk.bytes();
+        self.chunks.push(chunk);
         start
     }
 }
 
-impl Drop for Chunk {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and owned by this chunk alone.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
-    }
+/// The size of the next chunk for a memtable that holds `held` bytes and needs a piece of `bytes`. Small tables
+/// take small ones: there may be thousands.
+fn next_chunk_bytes(held: usize, bytes: usize) -> usize {
+    let by_table = (held / CHUNK_SHARE).clamp(MIN_CHUNK_BYTES, MAX_CHUNK_BYTES);
+    let by_piece = bytes.saturating_mul(CHUNK_SHARE).min(ROOMY_CHUNK_BYTES);
+    // Down to a power of two.
+    1 << by_table.max(by_piece).ilog2()
 }
 
 #[cfg(test)]
@@ -88,17 +129,33 @@ mod tests {
 
     #[test]
     fn pieces_are_aligned_and_apart() {
-        let mut arena = Arena::new(4096);
-        let mut pieces: Vec<(usize, usize)> = Vec::new();
-        for bytes in (1..300).chain([5000, 512, 513, 1]) {
-            let piece = arena.allocate(bytes);
-            // SAFETY: the piece has the requested length and belongs to nobody else.
-            unsafe { piece.as_ptr().write_bytes(0xa5, bytes) };
-            pieces.push((piece.as_ptr() as usize, bytes));
+        let mut arena = Arena::new(Chunks::new());
+        let mut all: Vec<(usize, usize)> = Vec::new();
+        for (i, bytes) in
+            (1..300).chain([5000, 512, 513, 1, 100_000, 3 << 20, 9]).cycle().take(5000).enumerate()
+        {
+            let (piece, bytes) = match i % 7 {
+                0 => (arena.allocate_line(), LINE_BYTES),
+                _ => (arena.allocate(bytes), bytes),
+            };
+            assert!(i % 7 != 0 || piece.addr().get() % LINE_BYTES == 0);
+            if bytes < 1 << 20 {
+                // SAFETY: the piece has the requested length and belongs to nobody else.
+                unsafe { piece.as_ptr().write_bytes(0xa5, bytes) };
+            }
+            all.push((piece.addr().get(), bytes));
         }
-        pieces.sort_unstable();
-        assert!(pieces.iter().all(|(at, _)| at % ALIGN == 0));
-        assert!(pieces.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0));
-        assert!(arena.held_bytes() >= pieces.iter().map(|p| p.1 as u64).sum());
+        all.sort_unstable();
+        assert!(all.iter().all(|(at, _)| at % ALIGN == 0));
+        assert!(all.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0));
+        assert_eq!(arena.held_bytes(), arena.source.given_bytes());
+    }
+
+    #[test]
+    fn small_tables_take_small_chunks() {
+        let tiny: Vec<usize> =
+            [0, 50 << 10, 2 << 20, 64 << 20].map(|held| next_chunk_bytes(held, 140)).into();
+        assert_eq!(tiny, [4 << 10, 4 << 10, 256 << 10, 256 << 10]);
+        assert_eq!((next_chunk_bytes(0, 1000), next_chunk_bytes(0, 4200)), (4 << 10, 32 << 10));
     }
 }

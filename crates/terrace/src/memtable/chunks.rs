@@ -1,14 +1,15 @@
-//! Memory for many memtables: chunks from regions that request huge pages.
+//! Memory for memtables: chunks from regions that request huge pages.
 //!
-//! A thousand small memtables are written at a thousand places, and as many pages would miss in the
-//! translation buffers. So their chunks lie side by side in regions, each of which is one huge page if the
-//! system has them. The first region has ordinary pages, so that a small database takes no more memory than
+//! A thousand small memtables are written at a thousand places, and a large one is searched at as many. As many pages
+//! would miss in the translation buffers. So chunks lie side by side in regions, each of which is one huge page if the
+//! system has them. The memory of a memtable that is gone serves the next one: new pages would be faults, and the
+//! system clears them. The first region has ordinary pages, so that a small database takes no more memory than
 //! it writes.
 //!
 //! 1. A chunk has a power of two bytes and is aligned to them. It is divided into halves and joined with its other
 //!    half again (a buddy system), so that freed chunks become whole regions.
 //! 2. No two chunks overlap. A taken one belongs to its [`Chunk`] alone, until that is dropped.
-//! 3. Wholly free regions go back to the system, except one, which supplies the next chunks.
+//! 3. Wholly free regions go back to the system, except as many as are to be kept, which supply the next chunks.
 //! 4. Every [`Chunk`] keeps the [`Chunks`] it came from. So when the [`Chunks`] are dropped, all regions are
 //!    wholly free.
 
@@ -30,18 +31,19 @@ pub(super) const REGION_BYTES: usize = 2 << 20;
 const ORDERS: usize = (REGION_BYTES / MIN_CHUNK_BYTES).ilog2() as usize + 1;
 
 /// The source of memtables' memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Chunks {
     stock: Mutex<Stock>,
     pages: Pages,
+    /// Wholly free regions that are kept.
+    spare_regions: usize,
     given: AtomicU64,
     reserved: AtomicU64,
 }
 
 /// The kind of pages to request.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 enum Pages {
-    #[default]
     Huge,
     Ordinary,
 }
@@ -71,15 +73,24 @@ pub(super) struct Chunk {
 unsafe impl Send for Chunk {}
 
 impl Chunks {
-    /// No memory yet.
+    /// No memory yet. One region at most is kept while it is free.
     pub fn new() -> Arc<Chunks> {
-        Arc::default()
+        Chunks::with(Pages::Huge, 1)
     }
 
-    /// The same without huge pages, to measure their benefit.
+    /// The same, but what is kept may be as much as `bytes`.
+    pub fn keeping(bytes: u64) -> Arc<Chunks> {
+        Chunks::with(Pages::Huge, (bytes as usize / REGION_BYTES).max(1))
+    }
+
+    /// The same as [`new`](Self::new) without huge pages, to measure their benefit.
     pub fn in_ordinary_pages() -> Arc<Chunks> {
+        Chunks::with(Pages::Ordinary, 1)
+    }
+
+    fn with(pages: Pages, spare_regions: usize) -> Arc<Chunks> {
         let (stock, given, reserved) = Default::default();
-        Arc::new(Chunks { stock, pages: Pages::Ordinary, given, reserved })
+        Arc::new(Chunks { stock, pages, spare_regions, given, reserved })
     }
 
     /// Bytes that memtables hold now.
@@ -90,6 +101,12 @@ impl Chunks {
     /// Bytes that were taken from the system and not given back.
     pub fn reserved_bytes(&self) -> u64 {
         self.reserved.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that memtables hold now, and of the wholly free regions that are kept.
+    pub fn held_bytes(&self) -> u64 {
+        let spare = self.stock.lock().free[ORDERS - 1].len() * REGION_BYTES;
+        self.given_bytes() + spare as u64
     }
 
     /// A chunk of `bytes`, a power of two from the smallest chunk to a region. It is not initialised.
@@ -129,7 +146,7 @@ impl Chunks {
     fn give(&self, at: NonNull<u8>, bytes: usize) {
         let mut stock = self.stock.lock();
         stock.give(at, order_of(bytes));
-        while let Some(region) = stock.spare() {
+        while let Some(region) = stock.beyond(self.spare_regions) {
             // SAFETY: wholly free, and no longer in the stock.
             unsafe { give_region(region) };
             self.reserved.fetch_sub(REGION_BYTES as u64, Ordering::Relaxed);
@@ -193,10 +210,10 @@ impl Stock {
         self.free[order].insert(chunk);
     }
 
-    /// A region to give back to the system, if there is one beyond the one to keep.
-    fn spare(&mut self) -> Option<NonNull<u8>> {
+    /// A region to give back to the system, if there are more than are kept.
+    fn beyond(&mut self, kept: usize) -> Option<NonNull<u8>> {
         let regions = &mut self.free[ORDERS - 1];
-        if regions.len() > 1 { regions.pop_last() } else { None }
+        if regions.len() > kept { regions.pop_last() } else { None }
     }
 }
 
@@ -233,9 +250,18 @@ const REGION: Layout = match Layout::from_size_align(REGION_BYTES, REGION_BYTES)
 fn take_region() -> NonNull<u8> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
     let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing. It is two regions long,
-    // and one aligned region of it is kept. The unmapped parts lie inside the mapping, before and after that
-    // region.
+    // Most systems align what is as long as a huge page. Regions then lie side by side, and are few mappings together.
+    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing, and is this function's own.
+    unsafe {
+        if let Ok(start) = mmap_anonymous(std::ptr::null_mut(), REGION_BYTES, access, flags) {
+            if start.addr().is_multiple_of(REGION_BYTES) {
+                return NonNull::new(start.cast()).unwrap_or_else(|| handle_alloc_error(REGION));
+            }
+            let _ = munmap(start, REGION_BYTES);
+        }
+    }
+    // SAFETY: the same. The mapping is two regions long, and one aligned region of it is kept. The unmapped parts lie
+    // inside the mapping, before and after that region.
     let region = unsafe {
         let Ok(start) = mmap_anonymous(std::ptr::null_mut(), 2 * REGION_BYTES, access, flags) else {
             handle_alloc_error(REGION)

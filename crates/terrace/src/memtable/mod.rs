@@ -36,14 +36,12 @@ use terrace_table::{Cursor, Entry, Kind};
 
 use crate::core::lent::Lent;
 use arena::Arena;
+use chunks::Chunks;
 use guide::{Guide, Path};
 use node::{Content, Node, NodeRef, Sought};
 
 pub(crate) use cursor::MemCursor;
 pub(crate) use set::Memtables;
-
-/// The size of the pieces taken from the system; an eighth of the memtable's size if that is less.
-const CHUNK_BYTES: u64 = 1 << 20;
 
 /// Nodes of the shortest list that has a guide: a shorter one is as soon walked along, and takes little memory.
 const LEAST_GUIDED: u64 = 16;
@@ -114,19 +112,18 @@ pub(crate) struct Writer<'a> {
 }
 
 impl MemList {
-    /// An empty list for about `capacity` bytes.
-    pub fn new(capacity: u64) -> MemList {
-        MemList::with(capacity, None)
+    /// An empty list with memory from `chunks`.
+    pub fn new(chunks: &Arc<Chunks>) -> MemList {
+        MemList::with(chunks, None)
     }
 
-    /// An empty list with a filter, which takes a 64th of `capacity` more.
-    pub fn with_filter(capacity: u64) -> MemList {
-        MemList::with(capacity, Some(KeyFilter::new(capacity)))
+    /// An empty list for about `capacity` bytes with a filter, which takes a 64th of that more.
+    pub fn with_filter(chunks: &Arc<Chunks>, capacity: u64) -> MemList {
+        MemList::with(chunks, Some(KeyFilter::new(capacity)))
     }
 
-    fn with(capacity: u64, filter: Option<KeyFilter>) -> MemList {
-        let chunk = CHUNK_BYTES.min(capacity / 8).max(1024) as usize;
-        let writing = Writing { arena: Arena::new(chunk) };
+    fn with(chunks: &Arc<Chunks>, filter: Option<KeyFilter>) -> MemList {
+        let writing = Writing { arena: Arena::new(chunks.clone()) };
         let inner = Inner {
             first: AtomicPtr::default(),
             guide: Guide::default(),

@@ -11,7 +11,7 @@ use super::*;
 type Model = BTreeMap<(Vec<u8>, std::cmp::Reverse<u64>), (Kind, Vec<u8>)>;
 
 fn fill(puts: &[(Vec<u8>, bool, Vec<u8>)]) -> (MemList, Model) {
-    let (list, mut model) = (MemList::with_filter(16 << 10), Model::new());
+    let (list, mut model) = (MemList::with_filter(&Chunks::new(), 16 << 10), Model::new());
     let mut writer = list.writer();
     for (i, (key, put, value)) in puts.iter().enumerate() {
         let (seq, kind) = (i as u64 + 1, if *put { Kind::Put } else { Kind::Delete });
@@ -97,7 +97,7 @@ fn long_lists_are_in_order_however_they_grew() {
         &widening,
     ];
     for (order, key_of) in orders.iter().enumerate() {
-        let list = MemList::new(1 << 20);
+        let list = MemList::new(&Chunks::new());
         let mut sorted = Vec::new();
         for seq in 1..=KEYS {
             let key = key_of(seq);
@@ -136,7 +136,7 @@ fn a_gap_that_fills_takes_no_page_for_each_key() {
         &widening,
     ];
     for (gap, key_of) in gaps.iter().enumerate() {
-        let list = MemList::new(1 << 20);
+        let list = MemList::new(&Chunks::new());
         (1..=20_000).for_each(|seq| list.writer().insert(&ascending(seq), seq, Kind::Put, b""));
         (20_001..60_000).for_each(|seq| list.writer().insert(&key_of(seq), seq, Kind::Put, b""));
         assert_eq!(list.check(), Vec::<String>::new(), "gap {gap}");
@@ -163,7 +163,7 @@ fn readers_beside_replaced_pages_miss_nothing() {
 
 /// Readers beside the growth of all levels meet everything that was there before they began, in order.
 fn readers_beside_growth_miss_nothing(keys: u64, key: impl Fn(u64) -> Vec<u8> + Sync) -> MemList {
-    let list = MemList::new(1 << 20);
+    let list = MemList::new(&Chunks::new());
     let written = AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -203,7 +203,7 @@ fn readers_beside_growth_miss_nothing(keys: u64, key: impl Fn(u64) -> Vec<u8> + 
 
 #[test]
 fn readers_see_what_was_written_before_they_look() {
-    let list = MemList::new(1 << 20);
+    let list = MemList::new(&Chunks::new());
     let written = AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -246,7 +246,7 @@ fn readers_see_what_was_written_before_they_look() {
 /// between that it must not see.
 #[test]
 fn a_version_that_comes_meanwhile_is_not_met() {
-    let list = MemList::new(1 << 20);
+    let list = MemList::new(&Chunks::new());
     list.writer().insert(b"k", 1, Kind::Put, b"");
     let visible = AtomicU64::new(1);
     std::thread::scope(|scope| {

@@ -270,6 +270,31 @@ fn large_pages_hold_what_was_appended_before_and_after_syncs() {
     }
 }
 
+/// Appends that take a few large pages each, when the file has no large pages yet and when it has some.
+#[test]
+fn an_append_is_longer_than_a_large_page() {
+    const LARGE: usize = LARGE_BYTES;
+    for len in [LARGE - 9000, LARGE - 1, LARGE + 1, 2 * LARGE, 5 * LARGE / 2, 10 * LARGE + 7] {
+        for small in [3000, 60_000, 1 << 20] {
+            let Some((_dir, path, mut file)) = file() else { return };
+            let mut all = b"first ".to_vec();
+            for i in 0..12u8 {
+                let large = if i.is_multiple_of(3) { len } else { small };
+                for len in [small, large, small, 5] {
+                    let data = vec![i + 1; len];
+                    file.append(&data).unwrap();
+                    all.extend_from_slice(&data);
+                }
+                if i == 7 {
+                    file.sync().unwrap();
+                }
+            }
+            assert_eq!(file.len(), all.len() as u64);
+            assert!(std::fs::read(&path).unwrap()[..all.len()] == all);
+        }
+    }
+}
+
 #[test]
 fn what_is_cut_of_large_pages_is_gone() {
     for is_synced in [false, true] {

@@ -16,7 +16,7 @@ use crate::manifest::Edit;
 use crate::tables::{MadeTable, TableWriter, WriterOptions};
 
 /// Bytes of a table being written beside its entries' notes: blocks on their way, the index.
-const BUILDER_BYTES: usize = 1 << 20;
+const BUILDER_BYTES: usize = 2 << 20;
 
 /// Entries after which the notes' bytes are counted again.
 const NOTES_COUNTED: usize = 4096;

@@ -115,9 +115,9 @@ mod tests {
 
     fn buckets(lowers: &[&str]) -> Buckets {
         let uppers = lowers.iter().skip(1).map(|upper| Some(upper.as_bytes().to_vec())).chain([None]);
-        let memory = Memory::new(Overflow::Chain);
+        let memory = Memory::new(Overflow::Chain, 0);
         let bucket = |(lower, upper): (&&str, Option<Vec<u8>>)| {
-            let active = BucketMemtable::new(&memory, (lower.as_bytes(), upper.as_deref()), None);
+            let active = BucketMemtable::new(&memory, (lower.as_bytes(), upper.as_deref()), false);
             Bucket::new(lower.as_bytes().to_vec(), upper, active.into(), Arc::default())
         };
         Buckets::new(lowers.iter().zip(uppers).map(bucket).collect())

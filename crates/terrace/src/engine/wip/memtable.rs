@@ -30,9 +30,10 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    pub fn new(overflow: Overflow) -> Arc<Memory> {
+    /// No memory yet. About `spare_bytes` are kept while they are free.
+    pub fn new(overflow: Overflow, spare_bytes: u64) -> Arc<Memory> {
         Arc::new(Memory {
-            chunks: Chunks::new(),
+            chunks: Chunks::keeping(spare_bytes),
             overflow,
             held: AtomicU64::new(0),
             filling: AtomicU64::new(0),
@@ -89,15 +90,15 @@ impl Drop for BucketMemtable {
 }
 
 impl BucketMemtable {
-    /// An empty memtable of the keys from `lower` to `upper`, an ordered list for about `list_bytes` if that is wanted.
+    /// An empty memtable of the keys from `lower` to `upper`, an ordered list if it is `in_order`.
     pub fn new(
         memory: &Arc<Memory>,
         (lower, upper): (&[u8], Option<&[u8]>),
-        list_bytes: Option<u64>,
+        in_order: bool,
     ) -> Arc<BucketMemtable> {
-        let shape = match list_bytes {
-            Some(bytes) => Shape::List(MemList::new(bytes)),
-            None => Shape::Hash(HashTable::new(&memory.chunks, memory.overflow)),
+        let shape = match in_order {
+            true => Shape::List(MemList::new(&memory.chunks)),
+            false => Shape::Hash(HashTable::new(&memory.chunks, memory.overflow)),
         };
         Arc::new(BucketMemtable {
             shape,

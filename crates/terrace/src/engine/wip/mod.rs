@@ -99,6 +99,9 @@ pub(crate) use repair::repair;
 /// The largest size at which a table is cut: a merge may end with the largest possible value.
 const MOST_TABLE_BYTES: u64 = 1 << 30;
 
+/// The part of what memtables may hold that is kept for the next ones: a fourth.
+const SPARE_SHARE: u64 = 4;
+
 /// An open database of the `wip` engine.
 #[derive(Debug)]
 pub(crate) struct Wip {
@@ -190,7 +193,8 @@ impl Wip {
             None => None,
         };
         let freezes = core.options.wip.freeze_on_overflow;
-        let memory = Memory::new(if freezes { Overflow::Freeze } else { Overflow::Chain });
+        let overflow = if freezes { Overflow::Freeze } else { Overflow::Chain };
+        let memory = Memory::new(overflow, memtables_budget(&core.options) / SPARE_SHARE);
         let buckets = open::buckets(&manifest.state(), &runs, &memory)?;
         let slots = core.options.background_threads.saturating_sub(1).max(1);
         let jobs = Background::new(core.clone(), slots);
@@ -266,14 +270,7 @@ impl Wip {
             BucketMemtableKind::Skiplist => true,
             BucketMemtableKind::Adaptive => ranges_come,
         };
-        BucketMemtable::new(&self.memory, range, in_order.then(|| self.list_bytes()))
-    }
-
-    /// The bytes that an ordered list is made for. It allocates parts of that, and if there are many buckets, the
-    /// first parts of all their lists must be a small share of the memory.
-    fn list_bytes(&self) -> u64 {
-        let share = self.memtables_budget() / self.buckets.load().len() as u64;
-        share.min(self.core.options.wip.memtable_bytes)
+        BucketMemtable::new(&self.memory, range, in_order)
     }
 
     /// Removes what could not be removed before.
@@ -286,7 +283,7 @@ impl Wip {
 
     /// Bytes that all memtables may hold.
     fn memtables_budget(&self) -> u64 {
-        (self.core.options.memory_budget as f64 * self.core.options.wip.memtables_share) as u64
+        memtables_budget(&self.core.options)
     }
 
     /// Gives the cache the rest of the budget after memtables and tables.
@@ -294,6 +291,11 @@ impl Wip {
         let tables = self.core.cache().table_bytes();
         self.core.memory.fit_cache(tables + self.memory.held().max(self.memtables_budget()));
     }
+}
+
+/// Bytes that all memtables may hold.
+fn memtables_budget(options: &Options) -> u64 {
+    (options.memory_budget as f64 * options.wip.memtables_share) as u64
 }
 
 /// How tables are written.

@@ -71,7 +71,7 @@ pub(super) fn buckets(state: &State, runs: &Runs, memory: &Arc<Memory>) -> Resul
     let mut all = Vec::with_capacity(lowers.len());
     for (at, tables) in tables.into_iter().enumerate() {
         let (lower, upper) = (lowers[at], lowers.get(at + 1).copied());
-        let active = BucketMemtable::new(memory, (lower, upper.map(|upper| &**upper)), None);
+        let active = BucketMemtable::new(memory, (lower, upper.map(|upper| &**upper)), false);
         all.push(Bucket::new(lower.clone(), upper.cloned(), active.into(), newest_first(tables)));
     }
     Ok(Buckets::new(all))

@@ -27,6 +27,7 @@ use crate::core::Core;
 use crate::core::report::CheckReport;
 use crate::core::request::Group;
 use crate::manifest::{Edit, Manifest};
+use crate::memtable::chunks::Chunks;
 use crate::memtable::{MemCursor, MemList, NODE_OVERHEAD_BYTES, Version};
 use crate::stats::Stats;
 
@@ -38,6 +39,8 @@ const COPY_BYTES: u64 = 4 << 20;
 pub(crate) struct LoggedMemtables<S = ()> {
     log: CommitLog,
     stage: S,
+    /// The memory of all memtables.
+    chunks: Arc<Chunks>,
 }
 
 /// One memtable, and its first log.
@@ -68,7 +71,7 @@ impl<S: Stage> LoggedMemtables<S> {
         let in_pool = pool.map(|pool| (pool, log_bytes));
         let log = CommitLog::new(core.clone(), manifest, in_pool, log_policy(memtable_bytes));
         log.open_in_pool(manifest)?;
-        Ok(LoggedMemtables { log, stage })
+        Ok(LoggedMemtables { log, stage, chunks: Chunks::keeping(memtable_bytes) })
     }
 }
 
@@ -120,7 +123,11 @@ impl<S: Stage> WriteBuffer for LoggedMemtables<S> {
     type Stage = S;
 
     fn memtable(&self, bytes: u64) -> LoggedMemtable {
-        LoggedMemtable { list: MemList::with_filter(bytes), first_log: FirstLog::default() }
+        LoggedMemtable { list: MemList::with_filter(&self.chunks, bytes), first_log: FirstLog::default() }
+    }
+
+    fn held_bytes(&self) -> u64 {
+        self.chunks.held_bytes()
     }
 
     fn stage(&self) -> &S {

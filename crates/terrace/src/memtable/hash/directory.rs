@@ -24,8 +24,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use terrace_base::prefetch;
 
-use super::pieces::Pieces;
 use super::record::{Head, MemRecord};
+use crate::memtable::arena::Arena;
 
 pub(super) const SLOTS: usize = 8;
 
@@ -146,9 +146,9 @@ impl<'a> Directory<'a> {
     /// A new one without keys.
     ///
     /// # Safety
-    /// The pieces must live for `'a`.
-    pub unsafe fn new(pieces: &mut Pieces, shape: Shape) -> Directory<'a> {
-        let start = pieces.allocate_lines(shape.lines()).cast::<Line>();
+    /// The arena must live for `'a`.
+    pub unsafe fn new(arena: &mut Arena, shape: Shape) -> Directory<'a> {
+        let start = arena.allocate_lines(shape.lines()).cast::<Line>();
         for i in 0..shape.lines() {
             // SAFETY: the memory is new, aligned to lines and large enough for this many.
             unsafe { start.add(i).write(Line::default()) };
@@ -238,20 +238,20 @@ impl SlotSearch<'_> {
     /// Puts `record`, whose key has this hash, in this place. The caller is the one writer and has found this
     /// place since its last change.
     #[inline]
-    pub fn set(&self, pieces: &mut Pieces, hash: u64, record: NonNull<Head>) {
+    pub fn set(&self, arena: &mut Arena, hash: u64, record: NonNull<Head>) {
         let word = Word::new(tag_of(hash), record);
         match self {
             SlotSearch::Found(slot, _) | SlotSearch::Free(slot) => slot.store(word.0, Ordering::Release),
-            SlotSearch::Full(last, _) => chain(pieces, last, word),
+            SlotSearch::Full(last, _) => chain(arena, last, word),
         }
     }
 }
 
 /// Puts `word` into a further line, and makes `last` lead to it.
 #[cold]
-fn chain(pieces: &mut Pieces, last: &AtomicPtr<Head>, word: Word) {
+fn chain(arena: &mut Arena, last: &AtomicPtr<Head>, word: Word) {
     let displaced = last.load(Ordering::Relaxed);
-    let line = pieces.allocate_line().cast::<Line>();
+    let line = arena.allocate_line().cast::<Line>();
     let further = Line::default();
     further.slots[0].store(displaced, Ordering::Relaxed);
     further.slots[1].store(word.0, Ordering::Relaxed);
@@ -269,7 +269,7 @@ impl Line {
 
     #[inline]
     fn record(&self, head: NonNull<Head>) -> MemRecord<'_> {
-        // SAFETY: a tagged word was made from a record in the pieces that this line lies in, which live as
+        // SAFETY: a tagged word was made from a record in the arena that this line lies in, which lives as
         // long as it; the record was complete before the word could be loaded (invariant 3).
         unsafe { MemRecord::new(head) }
     }
@@ -279,7 +279,7 @@ impl Line {
     fn further(&self, words: [Word; SLOTS]) -> Option<&Line> {
         let last = words[SLOTS - 1];
         let line = last.pointer().filter(|_| last.is_link())?;
-        // SAFETY: a link was made from a line in the same pieces, complete before it was stored.
+        // SAFETY: a link was made from a line in the same arena, complete before it was stored.
         Some(unsafe { line.cast::<Line>().as_ref() })
     }
 

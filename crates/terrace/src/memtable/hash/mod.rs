@@ -20,7 +20,6 @@
 
 mod cursor;
 mod directory;
-mod pieces;
 mod record;
 mod sorted;
 
@@ -35,10 +34,10 @@ use terrace_table::Kind;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Version;
+use super::arena::Arena;
 use super::chunks::Chunks;
 use super::node::Content;
 use directory::{Current, Directory, SLOTS, Shape, SlotSearch};
-use pieces::Pieces;
 use record::MemRecord;
 use sorted::Sorted;
 
@@ -100,10 +99,10 @@ struct Inner {
     all_collide: bool,
 }
 
-/// The state of the one writer. The pieces are in here, so that only the holder of the lock takes from them.
+/// The state of the one writer. The arena is in here, so that only the holder of the lock takes from it.
 #[derive(Debug)]
 struct Writing {
-    pieces: Pieces,
+    arena: Arena,
     keys: u64,
 }
 
@@ -216,7 +215,7 @@ impl HashWriter<'_> {
         let mut directory = table.directory().unwrap_or_else(|| self.replace(None, table.first_shape()));
         let mut hash = table.hash(directory.shape, key);
         directory.prefetch(hash);
-        self.writing.pieces.next_lines().for_each(prefetch::line);
+        self.writing.arena.next_lines().for_each(prefetch::line);
         let mut place = directory.search(hash, |record| record.key() == key);
         while let Some(shape) = next_shape(directory.shape, self.writing.keys, &place, table.overflow) {
             directory = self.replace(Some(directory), shape);
@@ -227,7 +226,7 @@ impl HashWriter<'_> {
     }
 
     fn put(&mut self, content: &Content<'_>, hash: u64, place: &SlotSearch<'_>) {
-        let (table, Writing { pieces, keys }) = (self.table, &mut *self.writing);
+        let (table, Writing { arena, keys }) = (self.table, &mut *self.writing);
         let prev = if let SlotSearch::Found(_, prev) = place { Some(*prev) } else { None };
         debug_assert!(prev.is_none_or(|prev| prev.seq() < content.seq), "versions of a key come in order");
         if table.overflow == Overflow::Freeze && matches!(place, SlotSearch::Full(..)) {
@@ -235,8 +234,8 @@ impl HashWriter<'_> {
         }
         // Before it can be found: a thread that knows of a version may cut the log up to the smallest number.
         lower(&table.min_seq, content.seq);
-        let record = record::create(pieces, content, prev);
-        place.set(pieces, hash, record);
+        let record = record::create(arena, content, prev);
+        place.set(arena, hash, record);
         let slot = if prev.is_none() { size_of::<usize>() } else { 0 };
         let bytes = record::bytes_of(content, prev.is_some()).next_multiple_of(8) + slot;
         *keys += u64::from(prev.is_none());
@@ -246,7 +245,7 @@ impl HashWriter<'_> {
         if content.seq > table.max_seq.load(Ordering::Relaxed) {
             table.max_seq.store(content.seq, Ordering::Release);
         }
-        table.held_bytes.store(pieces.held_bytes(), Ordering::Relaxed);
+        table.held_bytes.store(arena.held_bytes(), Ordering::Relaxed);
     }
 
     /// Builds a directory of this shape, with all contents of the previous one, and replaces that.
@@ -255,13 +254,13 @@ impl HashWriter<'_> {
     where
         Self: 'd,
     {
-        let (table, pieces) = (self.table, &mut self.writing.pieces);
-        // SAFETY: the pieces live as long as the table, which this writer borrows.
-        let directory = unsafe { Directory::new(pieces, shape) };
+        let (table, arena) = (self.table, &mut self.writing.arena);
+        // SAFETY: the arena lives as long as the table, which this writer borrows.
+        let directory = unsafe { Directory::new(arena, shape) };
         if let Some(before) = before {
             before.for_each(|record| {
                 let hash = table.hash(shape, record.key());
-                directory.search(hash, |_| false).set(pieces, hash, record.pointer());
+                directory.search(hash, |_| false).set(arena, hash, record.pointer());
             });
         }
         table.current.store(directory);
@@ -299,7 +298,7 @@ impl Inner {
             overflow,
             overflowed: AtomicBool::new(false),
             frozen: AtomicBool::new(false),
-            writer: Mutex::new(Writing { pieces: Pieces::new(chunks.clone()), keys: 0 }),
+            writer: Mutex::new(Writing { arena: Arena::new(chunks.clone()), keys: 0 }),
             keyed: OnceLock::new(),
             sorted: OnceLock::new(),
             #[cfg(test)]
@@ -309,7 +308,7 @@ impl Inner {
 
     #[inline]
     fn directory(&self) -> Option<Directory<'_>> {
-        // SAFETY: directories lie in the table's pieces.
+        // SAFETY: directories lie in the table's arena.
         unsafe { self.current.load() }
     }
 

@@ -14,8 +14,8 @@ use std::ptr::NonNull;
 use terrace_table::Kind;
 
 use super::super::node::Content;
-use super::pieces::Pieces;
 use crate::batch::{MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use crate::memtable::arena::Arena;
 
 #[derive(Debug)]
 #[repr(C)]
@@ -55,16 +55,16 @@ pub(super) fn bytes_of(content: &Content<'_>, linked: bool) -> usize {
     HEAD_BYTES + if linked { LINKS_BYTES } else { 0 } + content.key.len() + content.value.len()
 }
 
-/// A record in `pieces`; `prev` is the key's previous version.
+/// A record in `arena`; `prev` is the key's previous version.
 pub(super) fn create<'a>(
-    pieces: &mut Pieces,
+    arena: &mut Arena,
     content: &Content<'_>,
     prev: Option<MemRecord<'a>>,
 ) -> NonNull<Head> {
     let Content { key, seq, kind, value } = *content;
     let sound = key.len() <= MAX_KEY_BYTES && value.len() <= MAX_VALUE_BYTES;
     assert!(sound, "a batch has refused keys and values that are too long");
-    let piece = pieces.allocate(bytes_of(content, prev.is_some()));
+    let piece = arena.allocate(bytes_of(content, prev.is_some()));
     // SAFETY: the piece is new, long enough for all parts and aligned for links and head, whose sizes are multiples
     // of their alignment; key and value are bytes. The head's pointer is derived from the piece's, so it may reach
     // all of the piece, including the part before the head.
@@ -99,7 +99,7 @@ impl Links {
 
 impl<'a> MemRecord<'a> {
     /// # Safety
-    /// `head` was made by [`create`] in pieces that live for `'a`, and so were all versions it leads to; their
+    /// `head` was made by [`create`] in an arena that lives for `'a`, and so were all versions it leads to; their
     /// creation happened before.
     #[inline]
     pub unsafe fn new(head: NonNull<Head>) -> Self {
@@ -143,7 +143,7 @@ impl<'a> MemRecord<'a> {
 
     /// The version before this one.
     pub fn prev(self) -> Option<MemRecord<'a>> {
-        // SAFETY: links lead to earlier versions in the same pieces.
+        // SAFETY: links lead to earlier versions in the same arena.
         self.links().map(|links| unsafe { MemRecord::new(links.prev) })
     }
 
@@ -190,12 +190,12 @@ mod tests {
 
     #[test]
     fn any_version_is_found_in_few_steps() {
-        let mut pieces = Pieces::new(Chunks::new());
+        let mut arena = Arena::new(Chunks::new());
         let mut newest: Option<MemRecord<'_>> = None;
         for seq in 1..=3000u64 {
             let content = Content { key: b"k", seq: 2 * seq, kind: Kind::Put, value: &seq.to_le_bytes() };
-            let head = create(&mut pieces, &content, newest);
-            // SAFETY: just created, and the pieces live longer.
+            let head = create(&mut arena, &content, newest);
+            // SAFETY: just created, and the arena lives longer.
             newest = Some(unsafe { MemRecord::new(head) });
         }
         let newest = newest.unwrap();

@@ -367,8 +367,8 @@ fn a_damaged_table_is_told() {
     let place = directory.search(hash, |record| record.key() == key);
     let SlotSearch::Found(_, prev) = place else { panic!("a key is missing") };
     let content = Content { key: &key, seq: 3, kind: Kind::Put, value: b"" };
-    let record = record::create(&mut writing.pieces, &content, Some(prev));
-    place.set(&mut writing.pieces, hash, record);
+    let record = record::create(&mut writing.arena, &content, Some(prev));
+    place.set(&mut writing.arena, hash, record);
     drop(writing);
     let problems = table.check();
     assert!(
