@@ -224,7 +224,7 @@ pub(crate) fn open(core: &Core, manifest: &Manifest) -> Result<Option<(Pool, Sta
 /// not due to a power cut.
 fn may_be_ahead(core: &Core, manifest: &Manifest) -> bool {
     let epoch = core.fs().epoch(&core.dir);
-    let begun = manifest.state().needed_begun();
+    let begun = manifest.state().needed_begun().next();
     !manifest.is_sealed() && epoch != 0 && begun.is_some_and(|begun| begun.epoch == epoch)
 }
 

@@ -17,6 +17,7 @@ impl CommitLog {
         let in_pool = all.filter_map(|log| if let Log::Pool(log) = log { Some(&log.log) } else { None });
         let mut problems: Vec<String> = in_pool.flat_map(PmLog::check).collect();
         if matches!(series.place, LogMedium::Files) {
+            let _staying = self.removing.lock();
             problems.extend(self.check_files(manifest)?);
         }
         Ok(problems)
@@ -34,15 +35,15 @@ impl CommitLog {
         Ok(problems)
     }
 
-    /// Whether the log begun last exists, and the log sealed last is as long as it was; looks at lengths
+    /// Whether the logs begun last exist, and the log sealed last is as long as it was; looks at lengths
     /// alone.
     pub fn end_is_there(&self, manifest: &Manifest) -> Result<bool> {
         let (state, fs) = (manifest.state(), self.core.fs());
         let path = |number| file::log_path(&self.core.dir, number);
-        if let Some(begun) = state.needed_begun()
-            && !fs.exists(&path(begun.number))?
-        {
-            return Ok(false);
+        for begun in state.needed_begun() {
+            if !fs.exists(&path(begun.number))? {
+                return Ok(false);
+            }
         }
         let Some((number, bytes)) = state.needed_end() else { return Ok(true) };
         Ok(fs.exists(&path(number))? && fs.open(&path(number), Access::Sequential)?.len() == bytes)

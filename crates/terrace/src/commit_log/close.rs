@@ -26,6 +26,7 @@ impl CommitLog {
     /// Seals the last log, with those before it durable: then damage to any of their records can be found,
     /// and the manifest knows the seal.
     fn seal(&self, manifest: &Manifest) -> Result<()> {
+        let mut ready = self.ready.lock();
         let mut series = self.series.lock();
         let outcome = sync_all(&mut series);
         self.after(&mut series, outcome)?;
@@ -37,7 +38,18 @@ impl CommitLog {
             LogMedium::Files => {
                 // A log that an earlier session has sealed may still be needed.
                 let (number, bytes) = end.or_else(|| manifest.state().needed_end()).unwrap_or_default();
-                manifest.apply(&[Edit::LogEnd { number, bytes }])
+                let [last, before] = manifest.state().last_logs;
+                let is_unused = ready.as_ref().zip(last).is_some_and(|(log, last)| log.number == last.number);
+                let before = before.filter(|_| is_unused);
+                let forgotten = before.map(Edit::LogBegun);
+                manifest.apply(
+                    &[Edit::LogEnd { number, bytes }].into_iter().chain(forgotten).collect::<Vec<_>>(),
+                )?;
+                // Nobody will write it, and the manifest does not ask for it any more.
+                if let Some(unused) = ready.take().filter(|_| before.is_some()).map(|log| log.number) {
+                    self.remove_attempt(unused);
+                }
+                Ok(())
             }
             LogMedium::Pool { .. } => Ok(()),
         }

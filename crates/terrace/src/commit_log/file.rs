@@ -62,23 +62,21 @@ fn written(outcome: Result<u64>) -> Result<(), Failure> {
 }
 
 impl FileLog {
-    /// Creates log file `number` of `database` with `first` as its first record, not yet synced, and with `room`
-    /// if it can have some.
-    pub fn create(
-        core: &Core,
-        (number, room): (u64, Room),
-        database: u64,
-        first: &LogRecord,
-    ) -> Result<FileLog> {
+    /// Creates log file `number` of `database`, with `room` if it can have some. It is durable, and has no record yet.
+    pub fn create(core: &Core, (number, room): (u64, Room), database: u64) -> Result<FileLog> {
         let path = log_path(&core.dir, number);
-        create_reserved_log_file(core.fs(), &path, (number, FIRST_LSN), database, room).and_then(
-            |mut writer| {
-                writer.append(&first.bytes())?;
-                let good = writer.len();
-                let (buffered, ends) = (Vec::new(), Vec::new());
-                Ok(FileLog { number, writer, good, unsynced: true, started: 0, buffered, ends })
-            },
-        )
+        let writer = create_reserved_log_file(core.fs(), &path, (number, FIRST_LSN), database, room)?;
+        let good = writer.len();
+        let (buffered, ends) = (Vec::new(), Vec::new());
+        Ok(FileLog { number, writer, good, unsynced: false, started: 0, buffered, ends })
+    }
+
+    /// Begins it with the record `first`, which is not synced.
+    pub fn begin(&mut self, first: &LogRecord) -> Result<()> {
+        self.unsynced = true;
+        self.writer.append(&first.bytes())?;
+        self.acknowledge();
+        Ok(())
     }
 
     /// Appends `record`, keeping back up to `buffer_bytes`, and makes it durable if `sync`.

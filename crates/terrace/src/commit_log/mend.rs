@@ -93,6 +93,7 @@ impl CommitLog {
     /// Begins a log with everything that the memtables hold and drops the logs before it. If that is merely a
     /// `Wish` and the log cannot be written, nothing changes.
     fn begin_anew(&self, host: &impl Logged, need: Need) -> Result<()> {
+        let mut ready = self.ready.lock();
         let mut series = self.series.lock();
         if need == Need::Must && !self.is_broken() {
             return Ok(());
@@ -110,9 +111,10 @@ impl CommitLog {
         // No log can be trusted until it is certain whether this has happened.
         self.distrust();
         manifest.apply(&begun.into_iter().chain([Edit::LogNumber(number)]).collect::<Vec<_>>())?;
+        *ready = None;
         self.go_on(&mut series, host, copied);
         self.broken.store(false, Ordering::Release);
-        drop(series);
+        drop((series, ready));
         self.drop_old(manifest)
     }
 
@@ -142,7 +144,8 @@ impl CommitLog {
     fn copy<E: Entry>(&self, number: u64, flushed: u64, records: &[E]) -> Result<FileLog> {
         let copied = (|| {
             let first = LogRecord::Restart { number, flushed };
-            let mut log = FileLog::create(&self.core, (number, self.room()), self.database, &first)?;
+            let mut log = FileLog::create(&self.core, (number, self.room()), self.database)?;
+            log.begin(&first)?;
             let mut append = |record: LogRecord, sync| {
                 log.append(&record.bytes(), 0, sync).map_err(|failure| failure.error().clone())
             };

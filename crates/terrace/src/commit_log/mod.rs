@@ -25,7 +25,7 @@
 //!    them.
 //! 6. A sync of a log syncs those before it first.
 //! 7. The manifest knows a log in a file before the log takes its first group, so that a missing log is
-//!    noticed.
+//!    noticed. The next one may be ready by then, without a record ([`CommitLog::make_ready`]): the manifest knows both.
 //!
 //! Only the leader appends, syncs and mends; removal runs beside it. `docs/formats/commit_log.md` has the
 //! records.
@@ -48,8 +48,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
-use terrace_base::{Error, Result};
+use parking_lot::{Mutex, MutexGuard};
+use terrace_base::{Error, ErrorKind, Result};
 use terrace_disk::Room;
 use terrace_log::unfinished_path;
 use terrace_pmem::{Marks, Pool};
@@ -124,7 +124,12 @@ pub(crate) struct CommitLog {
     policy: Policy,
     /// The owner, in the headers of files.
     database: u64,
+    /// A log in a file that is ready to be the next one. Who holds this takes the numbers of logs; it is taken before
+    /// the series.
+    ready: Mutex<Option<FileLog>>,
     series: Mutex<Series>,
+    /// Held while files of logs are removed, or have to stay. Taken after the series, if both are.
+    removing: Mutex<()>,
     /// Logs removed from the pool since the opening.
     dropped: AtomicU64,
     /// The files' contents are not reliable: nothing more is logged until everything is elsewhere.
@@ -170,7 +175,16 @@ impl CommitLog {
             Series { place, current: None, older: Vec::new(), previous: 0, announced: 0, record: Vec::new() };
         let database = manifest.state().identity.origin();
         let (series, dropped, broken) = (Mutex::new(series), AtomicU64::new(0), AtomicBool::new(false));
-        CommitLog { core, policy, database, series, dropped, broken }
+        CommitLog {
+            core,
+            policy,
+            database,
+            ready: Mutex::default(),
+            series,
+            removing: Mutex::new(()),
+            dropped,
+            broken,
+        }
     }
 
     /// Opens the logs in the pool, oldest first.
@@ -216,9 +230,12 @@ impl CommitLog {
         record.clear();
         put_batch_head(&mut record, group.first_seq);
         group.requests.iter().for_each(|r| record.extend_from_slice(r.batch.encoded()));
+        if series.current.is_none() {
+            drop(series);
+            series = self.begin_next(host, record.len() as u64)?;
+        }
         let outcome = self
-            .begin_if_none(&mut series, host, record.len() as u64)
-            .and_then(|()| self.announce(&mut series, host.manifest()))
+            .announce(&mut series, host.manifest())
             .map_err(Failure::Refused)
             .and_then(|()| self.append_record(&mut series, host, &record, group.sync));
         if record.capacity() <= KEPT_RECORD_BYTES {
@@ -253,17 +270,20 @@ impl CommitLog {
         Ok(())
     }
 
-    /// Makes sure that there is a log to write to; one in the pool has room for a record of `bytes`.
-    fn begin_if_none(&self, series: &mut Series, host: &impl Logged, bytes: u64) -> Result<()> {
-        if series.current.is_none() {
-            let log = self.begin(series, host, bytes)?;
-            series.previous = log.number();
-            // Even if the manifest cannot be told of it: a flush that ends meanwhile leaves the log in its
-            // place.
-            host.logged_from(log.number());
-            series.current = Some(log);
-        }
-        Ok(())
+    /// The logs, of which the leader, which this is, begins the next; one in the pool has room for a record of `bytes`.
+    fn begin_next(&self, host: &impl Logged, bytes: u64) -> Result<MutexGuard<'_, Series>> {
+        let mut ready = self.ready.lock();
+        let mut series = self.series.lock();
+        let log = match ready.take() {
+            Some(log) => Log::File(self.begin_ready(log, (&mut ready, &mut series), host)?),
+            None => self.begin(&series, host, bytes)?,
+        };
+        series.previous = log.number();
+        // Even if the manifest cannot be told of it: a flush that ends meanwhile leaves the log in its
+        // place.
+        host.logged_from(log.number());
+        series.current = Some(log);
+        Ok(series)
     }
 
     /// Begins the next log. If that fails, nothing has changed.
@@ -274,10 +294,62 @@ impl CommitLog {
             LogMedium::Pool { pool, log_bytes } => {
                 PoolLog::create_for(pool, *log_bytes, bytes, number, &first).map(Log::Pool)
             }
-            LogMedium::Files => FileLog::create(&self.core, (number, self.room()), self.database, &first)
-                .inspect_err(|_| self.remove_attempt(number))
-                .map(Log::File),
+            LogMedium::Files => self.create(number, Some(&first)).map(Log::File),
         }
+    }
+
+    /// Begins `log`, which was ready. Without room for its first record it stays so.
+    fn begin_ready(
+        &self,
+        mut log: FileLog,
+        (ready, series): (&mut Option<FileLog>, &mut Series),
+        host: &impl Logged,
+    ) -> Result<FileLog> {
+        let first =
+            LogRecord::Start { number: log.number, before: host.last_applied(), previous: series.previous };
+        // The manifest knows it already.
+        series.announced = log.number;
+        match log.begin(&first) {
+            Ok(()) => Ok(log),
+            Err(error) => {
+                match error.kind() == ErrorKind::NoSpace {
+                    true => *ready = Some(log),
+                    // It keeps its place, whatever of the record is there.
+                    false => series.previous = log.number,
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Creates log file `number`, with its first record if there is one.
+    fn create(&self, number: u64, first: Option<&LogRecord>) -> Result<FileLog> {
+        let created = FileLog::create(&self.core, (number, self.room()), self.database);
+        let begun = created.and_then(|mut log| first.map_or(Ok(()), |first| log.begin(first)).map(|()| log));
+        begun.inspect_err(|_| self.remove_attempt(number))
+    }
+
+    /// Makes the next log ready, if logs lie in files and none is: then a memtable that is full costs its writer no sync. For jobs in the background. If it fails, whoever needs the log makes it.
+    pub fn make_ready(&self, manifest: &Manifest) {
+        let Some(mut ready) = self.ready.try_lock() else { return };
+        if ready.is_some() || self.is_broken() || !self.is_in_files() {
+            return;
+        }
+        let number = manifest.take_numbers(1).start;
+        let made = self.create(number, None).and_then(|log| {
+            // If it is not certain that the manifest knows it, the file stays, in case.
+            manifest.apply(&[self.begun(number)]).map(|()| log)
+        });
+        match made {
+            Ok(log) => *ready = Some(log),
+            Err(error) => tracing::debug!(%error, "the next commit log is made when it is needed"),
+        }
+    }
+
+    /// Whether logs lie in files and one was begun.
+    fn is_in_files(&self) -> bool {
+        let series = self.series.lock();
+        matches!(series.place, LogMedium::Files) && series.previous != 0
     }
 
     /// Tells the manifest of the log being written. If that fails, the log waits for its first group.
@@ -358,15 +430,23 @@ impl CommitLog {
         }
     }
 
-    /// The log from which on later memtables are logged: `known`, if that is known. Otherwise it takes a new
-    /// number under the log's lock, so that the next log has a higher one.
+    /// The log from which on later memtables are logged: `known`, if that is known. Otherwise it is the one that is
+    /// ready, or a new number is taken under the log's lock, so that the next log has a higher one.
     pub fn first_after(&self, manifest: &Manifest, known: impl FnOnce() -> Option<u64>) -> u64 {
+        let ready = self.ready.lock();
         let _series = self.series.lock();
-        known().unwrap_or_else(|| manifest.take_numbers(1).start)
+        let next = || ready.as_ref().map_or_else(|| manifest.take_numbers(1).start, |log| log.number);
+        known().unwrap_or_else(next)
     }
 
-    /// Removes logs that the manifest no longer needs.
+    /// Removes logs that the manifest no longer needs. The leader waits for those in the pool, and not for files: to
+    /// remove a large one takes the system long.
     pub fn drop_old(&self, manifest: &Manifest) -> Result<()> {
+        self.drop_from_series(manifest)?;
+        self.remove_old_files(manifest)
+    }
+
+    fn drop_from_series(&self, manifest: &Manifest) -> Result<()> {
         let mut series = self.series.lock();
         let series = &mut *series;
         let needed = manifest.state().log_number;
@@ -383,7 +463,7 @@ impl CommitLog {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
-        self.remove_old_files(manifest)
+        Ok(())
     }
 
     /// The number of logs removed from the pool since the opening: a refused writer may try again if it has
@@ -399,6 +479,7 @@ impl CommitLog {
     }
 
     fn remove_old_files(&self, manifest: &Manifest) -> Result<()> {
+        let _removing = self.removing.lock();
         let leftovers = manifest.listing()?.leftovers;
         let is_log = |path: &PathBuf| matches!(FileName::parse(path), Some(FileName::Log(_)));
         self.core.files.remove(leftovers.into_iter().filter(is_log));

@@ -49,8 +49,11 @@ impl CommitLog {
     /// Notes that everything up to `last`, the last write, is in tables, and drops all logs. The caller lets
     /// nobody write meanwhile.
     pub fn forget_all(&self, manifest: &Manifest, last: u64) -> Result<()> {
+        let mut ready = self.ready.lock();
         let number = manifest.take_numbers(1).start;
         manifest.apply(&[Edit::FlushedSeq(last), Edit::LogNumber(number)])?;
+        *ready = None;
+        drop(ready);
         self.drop_old(manifest)
     }
 }

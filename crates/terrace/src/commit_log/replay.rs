@@ -7,8 +7,8 @@
 //!    earlier, the log before it has lost its end. A power cut may have taken that, if nothing of the later
 //!    log was ever synced (a sync of a log syncs those before it first); then that log and all after it are
 //!    left out. Everything else is damage.
-//! 3. The log begun last exists as long as it is needed. So does the log sealed last, and it ends where the
-//!    manifest says.
+//! 3. The log begun last and the one before it exist as long as they are needed. So does the log sealed last, and it
+//!    ends where the manifest says.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -282,8 +282,8 @@ pub(super) fn check_known(source: &dyn Source, state: &State) -> Result<()> {
 
 fn check_there(source: &dyn Source, state: &State) -> Result<()> {
     let sealed = state.needed_end().map(|(number, bytes)| (number, format!("was sealed at byte {bytes}")));
-    let begun =
-        state.needed_begun().map(|begun| (begun.number, "was begun, and is still needed".to_string()));
+    let how = || "was begun, and is still needed".to_string();
+    let begun = state.needed_begun().map(|begun| (begun.number, how()));
     let numbers = source.numbers();
     match sealed.into_iter().chain(begun).find(|(number, _)| !numbers.contains(number)) {
         Some((number, how)) => {

@@ -99,6 +99,9 @@ pub(crate) trait WriteBuffer: Debug + Send + Sync + Sized + 'static {
     /// of it was logged.
     fn log(tree: &LeveledTree<Self>, group: &Group<'_>) -> Result<()>;
 
+    /// Makes ready what the next rotation needs, so that it takes no time. In the background.
+    fn make_ready(&self, manifest: &Manifest);
+
     /// What is logged from now on goes into another memtable.
     fn rotate(&self) -> Result<()>;
 

@@ -29,6 +29,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
     }
 
     fn flush(&self, memtable: &Arc<B::Memtable>) -> Result<()> {
+        self.buffer.make_ready(&self.manifest);
         // Successful flushes start a compaction: lists that may go must not keep this one from its room.
         self.runs.lists().iter().for_each(|lists| lists.sweep(&self.manifest));
         let mut change = B::Stage::flush(self, memtable)?;

@@ -48,8 +48,8 @@ pub(crate) fn new_state(
     let runs: Vec<(u32, TableMeta)> = runs.into_iter().map(|(level, meta, _)| (level, meta)).collect();
     let mut state = Manifest::state_of(identity, &runs, flushed)?;
     state.next_file = state.next_file.max(base.next);
-    (state.log_number, state.log_end, state.last_log) =
-        known.map_or((0, None, None), |s| (s.log_number, s.log_end, s.last_log));
+    (state.log_number, state.log_end, state.last_logs) =
+        known.map_or((0, None, [None; 2]), |s| (s.log_number, s.log_end, s.last_logs));
     // Why a run has entries beside the newest of their key is unknown: it is examined again.
     state.candidates = state.tables.keys().copied().collect();
     Ok(state)

@@ -118,6 +118,8 @@ impl<S: Stage> WriteBuffer for Forgetful<S> {
         Map::default()
     }
 
+    fn make_ready(&self, _manifest: &Manifest) {}
+
     fn held_bytes(&self) -> u64 {
         0
     }

@@ -87,8 +87,8 @@ pub struct State {
     pub log_number: u64,
     /// The log sealed last and its bytes; `None` if there was none.
     pub log_end: Option<(u64, u64)>,
-    /// The log in a file that was begun last, if there was one.
-    pub last_log: Option<BegunLog>,
+    /// The logs in files that were begun last: the last one, if there was one, and the one before it.
+    pub last_logs: [Option<BegunLog>; 2],
     /// The store's pool and its last known session, if there is a pool.
     pub pool: Option<KnownPool>,
     /// The stamp in the store's file of slots, if there is one.
@@ -108,7 +108,7 @@ impl State {
             next_file: 1,
             log_number: 0,
             log_end: None,
-            last_log: None,
+            last_logs: [None; 2],
             pool: None,
             stamp: None,
         }
@@ -155,7 +155,7 @@ impl State {
             Edit::LogEnd { number, bytes } => {
                 self.log_end.replace((*number, *bytes)) != Some((*number, *bytes))
             }
-            Edit::LogBegun(begun) => self.last_log.replace(*begun) != Some(*begun),
+            Edit::LogBegun(begun) => self.begin_log(*begun),
             Edit::Pool(known) => self.pool.replace(*known) != Some(*known),
             Edit::Stamp(known) => self.stamp.replace(*known) != Some(*known),
             Edit::SetBucket { lower, flushed } => {
@@ -283,9 +283,17 @@ impl State {
         self.log_end.filter(|(number, _)| *number != 0 && *number >= self.log_number)
     }
 
-    /// The log begun last, as long as it is needed.
-    pub(crate) fn needed_begun(&self) -> Option<BegunLog> {
-        self.last_log.filter(|begun| begun.number >= self.log_number)
+    /// Notes that a log was begun. Logs with higher numbers are forgotten: they were made ready and are not written.
+    fn begin_log(&mut self, begun: BegunLog) -> bool {
+        let before = self.last_logs.into_iter().flatten().find(|log| log.number < begun.number);
+        let last_logs = [Some(begun), before];
+        std::mem::replace(&mut self.last_logs, last_logs) != last_logs
+    }
+
+    /// The log begun last and the one before it, as long as they are needed. The last one may be ready and not written
+    /// yet.
+    pub(crate) fn needed_begun(&self) -> impl Iterator<Item = BegunLog> {
+        self.last_logs.into_iter().flatten().filter(|begun| begun.number >= self.log_number)
     }
 
     /// Edits that turn [`State::new`] with the same identity into this state.
@@ -319,7 +327,7 @@ impl State {
         edits.push(Edit::NextFile(self.next_file));
         edits.push(Edit::LogNumber(self.log_number));
         edits.extend(self.log_end.map(|(number, bytes)| Edit::LogEnd { number, bytes }));
-        edits.extend(self.last_log.map(Edit::LogBegun));
+        edits.extend(self.last_logs.into_iter().rev().flatten().map(Edit::LogBegun));
         edits.extend(self.pool.map(Edit::Pool));
         edits.extend(self.stamp.map(Edit::Stamp));
         edits

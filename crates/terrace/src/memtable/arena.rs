@@ -155,7 +155,7 @@ mod tests {
     fn small_tables_take_small_chunks() {
         let tiny: Vec<usize> =
             [0, 50 << 10, 2 << 20, 64 << 20].map(|held| next_chunk_bytes(held, 140)).into();
-        assert_eq!(tiny, [4 << 10, 4 << 10, 256 << 10, 256 << 10]);
+        assert_eq!(tiny, [4 << 10, 4 << 10, 256 << 10, 1 << 20]);
         assert_eq!((next_chunk_bytes(0, 1000), next_chunk_bytes(0, 4200)), (4 << 10, 32 << 10));
     }
 }

@@ -22,6 +22,7 @@ mod memory_engines;
 mod opening;
 mod pools;
 mod races;
+mod ready_logs;
 mod sectors;
 mod serializability;
 mod shown;

@@ -30,7 +30,7 @@ pub(crate) fn repair(base: Salvage) -> Result<Salvage> {
         known: None,
         first_log: 0,
         log_end: None,
-        last_log: None,
+        last_logs: [None; 2],
         memtables_hold_all: false,
     };
     let (known, mut identity) = work.base.begin(EngineKind::Slm)?;
@@ -44,7 +44,7 @@ pub(crate) fn repair(base: Salvage) -> Result<Salvage> {
     work.flushed = known.as_ref().map_or(0, |s| s.flushed_seq);
     work.first_log = known.as_ref().map_or(0, |s| s.log_number);
     work.log_end = known.as_ref().and_then(|s| s.log_end);
-    work.last_log = known.as_ref().and_then(|s| s.last_log);
+    work.last_logs = known.as_ref().map_or([None; 2], |s| s.last_logs);
     work.known = known;
     if let Some(pool) = pool {
         work.salvage_memtables(&identity, pool, &mut tables)?;
@@ -62,8 +62,8 @@ struct Repair {
     first_log: u64,
     /// The log sealed last, and its length.
     log_end: Option<(u64, u64)>,
-    /// The log begun last, if the memtables do not hold its contents.
-    last_log: Option<BegunLog>,
+    /// The logs begun last, if the memtables do not hold their contents.
+    last_logs: [Option<BegunLog>; 2],
     /// Whether the memtables certainly hold everything in logs.
     memtables_hold_all: bool,
 }
@@ -140,7 +140,7 @@ impl Repair {
             tables.extend(made.into_iter().map(|meta| (0, meta)));
         }
         if is_sound && !is_damaged {
-            self.last_log = None;
+            self.last_logs = [None; 2];
         }
         self.memtables_hold_all = is_sound
             && !is_damaged
@@ -262,7 +262,7 @@ impl Repair {
         media.or_insert_with(|| pool::media_name(&pool).into());
         let mut state = Manifest::state_of(identity.clone(), &tables, self.flushed)?;
         state.next_file = state.next_file.max(self.base.next);
-        (state.log_number, state.log_end, state.last_log) = (self.first_log, self.log_end, self.last_log);
+        (state.log_number, state.log_end, state.last_logs) = (self.first_log, self.log_end, self.last_logs);
         let manifest = Manifest::rebuild(core.fs.clone(), &core.dir, state)?;
         let slm = open::assemble(core, manifest, pool, StartState::Lost)?;
         let recovered = slm.recover_around(StartState::Lost, &mut |damage| {

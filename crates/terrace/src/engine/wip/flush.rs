@@ -79,6 +79,7 @@ impl Wip {
     }
 
     fn flush(&self, batch: &Batch) -> Result<()> {
+        self.log.make_ready(&self.manifest);
         match self.put_into_tables(batch)? {
             true => self.log.drop_old(&self.manifest),
             false => Ok(()),

@@ -78,8 +78,8 @@ fn new_state(
         let fits = state.apply(&Edit::SetBucket { lower, flushed });
         fits.map_err(|why| Error::invalid(format!("a manifest edit does not fit: {why}")))?;
     }
-    (state.log_number, state.log_end, state.last_log) =
-        known.map_or((0, None, None), |s| (s.log_number, s.log_end, s.last_log));
+    (state.log_number, state.log_end, state.last_logs) =
+        known.map_or((0, None, [None; 2]), |s| (s.log_number, s.log_end, s.last_logs));
     // Why a table has entries beside the newest of their key is unknown: it is examined again.
     state.candidates = state.tables.keys().copied().collect();
     Ok(state)

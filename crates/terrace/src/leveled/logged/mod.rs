@@ -142,6 +142,10 @@ impl<S: Stage> WriteBuffer for LoggedMemtables<S> {
         tree.log_with_retry(group)
     }
 
+    fn make_ready(&self, manifest: &Manifest) {
+        self.log.make_ready(manifest);
+    }
+
     fn rotate(&self) -> Result<()> {
         self.log.rotate()
     }
