@@ -20,10 +20,11 @@ use std::path::{Component, Path, PathBuf};
 
 use terrace_base::rng::Rng;
 use terrace_base::{Error, ErrorKind, Result};
+use terrace_log::LogReader;
 use terrace_pmem::{Granularity, Known, MediaRequest, Opened, Pool, PoolOptions, Profile};
 
 use crate::core::Core;
-use crate::manifest::{Identity, KnownPool, Manifest};
+use crate::manifest::{BegunLog, FileName, Identity, KnownPool, Manifest};
 use crate::options::{EngineKind, Options, PoolChoice};
 use crate::stats::Stats;
 
@@ -224,8 +225,19 @@ pub(crate) fn open(core: &Core, manifest: &Manifest) -> Result<Option<(Pool, Sta
 /// not due to a power cut.
 fn may_be_ahead(core: &Core, manifest: &Manifest) -> bool {
     let epoch = core.fs().epoch(&core.dir);
-    let begun = manifest.state().needed_begun().next();
-    !manifest.is_sealed() && epoch != 0 && begun.is_some_and(|begun| begun.epoch == epoch)
+    let is_written = |begun: &BegunLog| {
+        // One that was merely ready has no record. What cannot be read may have some.
+        let (path, mut has_records) = (FileName::Log(begun.number).path(&core.dir), false);
+        let read = LogReader::look(core.fs(), &path, begun.number, &mut |_, _| {
+            has_records = true;
+            Ok(())
+        });
+        has_records || read.is_err()
+    };
+    let state = manifest.state();
+    let is_ahead =
+        || state.needed_begun().filter(|begun| begun.epoch == epoch).any(|begun| is_written(&begun));
+    !manifest.is_sealed() && epoch != 0 && is_ahead()
 }
 
 /// If a pool is known to have been in this place and none is there, that is damage, unless another version

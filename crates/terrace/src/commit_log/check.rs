@@ -12,6 +12,8 @@ use crate::manifest::Manifest;
 impl CommitLog {
     /// Reads back every needed log; returns what is wrong.
     pub fn check(&self, manifest: &Manifest) -> Result<Vec<String>> {
+        // No log is made meanwhile.
+        let _ready = self.ready.lock();
         let series = self.series.lock();
         let all = series.older.iter().chain(&series.current);
         let in_pool = all.filter_map(|log| if let Log::Pool(log) = log { Some(&log.log) } else { None });

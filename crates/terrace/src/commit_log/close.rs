@@ -40,15 +40,17 @@ impl CommitLog {
                 let (number, bytes) = end.or_else(|| manifest.state().needed_end()).unwrap_or_default();
                 let [last, before] = manifest.state().last_logs;
                 let is_unused = ready.as_ref().zip(last).is_some_and(|(log, last)| log.number == last.number);
-                let before = before.filter(|_| is_unused);
-                let forgotten = before.map(Edit::LogBegun);
+                let forgotten = before.filter(|_| is_unused).map(Edit::LogBegun);
                 manifest.apply(
                     &[Edit::LogEnd { number, bytes }].into_iter().chain(forgotten).collect::<Vec<_>>(),
                 )?;
-                // Nobody will write it, and the manifest does not ask for it any more.
-                if let Some(unused) = ready.take().filter(|_| before.is_some()).map(|log| log.number) {
-                    self.remove_attempt(unused);
-                }
+                // Nobody will write it. The manifest asks for it only if there was none before.
+                let unused = ready.take().map(|log| log.number);
+                let is_known = |number: &u64| manifest.state().has_begun(*number);
+                unused
+                    .into_iter()
+                    .filter(|number| !is_known(number))
+                    .for_each(|number| self.remove_attempt(number));
                 Ok(())
             }
             LogMedium::Pool { .. } => Ok(()),

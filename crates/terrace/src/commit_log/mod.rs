@@ -44,6 +44,7 @@ mod replay;
 mod salvage;
 mod sync;
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -75,6 +76,9 @@ pub(crate) use salvage::{gather_logs, rebuild};
 
 /// The largest buffer kept from one record to the next.
 const KEPT_RECORD_BYTES: usize = 4 << 20;
+
+/// A disk with less room is kept for what must be written.
+const AMPLE_BYTES: u64 = 1 << 20;
 
 /// What the logs need from the engine whose memtables they make durable.
 pub(crate) trait Logged {
@@ -259,7 +263,7 @@ impl CommitLog {
             return Err(Failure::Refused(Error::invalid("the commit log is not open")));
         };
         debug_assert!(
-            !matches!(log, Log::File(file) if file.number != series.announced),
+            !matches!(log, Log::File(file) if !host.manifest().state().has_begun(file.number)),
             "the manifest knows a log before its first group"
         );
         host.logged_from(log.number());
@@ -274,6 +278,10 @@ impl CommitLog {
     fn begin_next(&self, host: &impl Logged, bytes: u64) -> Result<MutexGuard<'_, Series>> {
         let mut ready = self.ready.lock();
         let mut series = self.series.lock();
+        if self.is_broken() {
+            let why = io::Error::other("the commit log has failed, and is begun anew with the next write");
+            return Err(Error::io(&self.core.dir, "write", why));
+        }
         let log = match ready.take() {
             Some(log) => Log::File(self.begin_ready(log, (&mut ready, &mut series), host)?),
             None => self.begin(&series, host, bytes)?,
@@ -307,8 +315,6 @@ impl CommitLog {
     ) -> Result<FileLog> {
         let first =
             LogRecord::Start { number: log.number, before: host.last_applied(), previous: series.previous };
-        // The manifest knows it already.
-        series.announced = log.number;
         match log.begin(&first) {
             Ok(()) => Ok(log),
             Err(error) => {
@@ -332,31 +338,37 @@ impl CommitLog {
     /// Makes the next log ready, if logs lie in files and none is: then a memtable that is full costs its writer no sync. For jobs in the background. If it fails, whoever needs the log makes it.
     pub fn make_ready(&self, manifest: &Manifest) {
         let Some(mut ready) = self.ready.try_lock() else { return };
-        if ready.is_some() || self.is_broken() || !self.is_in_files() {
+        if ready.is_some() || self.is_broken() || !self.has_begun_files() || !self.has_room_for_more() {
             return;
         }
         let number = manifest.take_numbers(1).start;
         let made = self.create(number, None).and_then(|log| {
-            // If it is not certain that the manifest knows it, the file stays, in case.
-            manifest.apply(&[self.begun(number)]).map(|()| log)
+            *ready = Some(log);
+            manifest.apply(&[self.begun(number)])
         });
-        match made {
-            Ok(log) => *ready = Some(log),
-            Err(error) => tracing::debug!(%error, "the next commit log is made when it is needed"),
+        if let Err(error) = made {
+            tracing::debug!(%error, "the rest of the next commit log is made when it is needed");
         }
     }
 
-    /// Whether logs lie in files and one was begun.
-    fn is_in_files(&self) -> bool {
-        let series = self.series.lock();
-        matches!(series.place, LogMedium::Files) && series.previous != 0
+    /// Whether what is merely to save time may take room.
+    fn has_room_for_more(&self) -> bool {
+        self.core.fs().free_bytes(&self.core.dir).is_ok_and(|free| free >= AMPLE_BYTES)
     }
 
-    /// Tells the manifest of the log being written. If that fails, the log waits for its first group.
+    /// Whether logs lie in files, and one was begun since the opening.
+    fn has_begun_files(&self) -> bool {
+        let series = self.series.lock();
+        matches!(series.place, LogMedium::Files) && series.announced != 0
+    }
+
+    /// Tells the manifest of the log being written, unless it knows it. If that fails, the log waits for its first group.
     fn announce(&self, series: &mut Series, manifest: &Manifest) -> Result<()> {
         match &series.current {
             Some(Log::File(log)) if log.number != series.announced => {
-                manifest.apply(&[self.begun(log.number)])?;
+                if !manifest.state().has_begun(log.number) {
+                    manifest.apply(&[self.begun(log.number)])?;
+                }
                 series.announced = log.number;
                 Ok(())
             }

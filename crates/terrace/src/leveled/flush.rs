@@ -38,6 +38,8 @@ impl<B: WriteBuffer> LeveledTree<B> {
         change.edits.extend(B::forgotten(self, memtable));
         self.install(change, Some(memtable))?;
         self.core.counters.count_flush(1, 0, bytes);
+        // The log that was ready may have been taken meanwhile.
+        self.buffer.make_ready(&self.manifest);
         self.buffer.forget(&self.manifest)?;
         if let Err(error) = B::Stage::evict(self) {
             // The memtable is gone, and the stage is merely fuller than it should be. The next flush tries

@@ -160,7 +160,7 @@ pub struct ListPlace {
     pub id: u64,
 }
 
-/// The log in a file that was begun last.
+/// A log in a file that was begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BegunLog {
     /// Its file number.

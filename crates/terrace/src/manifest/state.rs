@@ -290,6 +290,11 @@ impl State {
         std::mem::replace(&mut self.last_logs, last_logs) != last_logs
     }
 
+    /// Whether log `number` is one of the two begun last.
+    pub(crate) fn has_begun(&self, number: u64) -> bool {
+        self.last_logs.iter().flatten().any(|begun| begun.number == number)
+    }
+
     /// The log begun last and the one before it, as long as they are needed. The last one may be ready and not written
     /// yet.
     pub(crate) fn needed_begun(&self) -> impl Iterator<Item = BegunLog> {

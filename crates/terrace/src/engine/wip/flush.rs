@@ -80,7 +80,10 @@ impl Wip {
 
     fn flush(&self, batch: &Batch) -> Result<()> {
         self.log.make_ready(&self.manifest);
-        match self.put_into_tables(batch)? {
+        let has_old_logs = self.put_into_tables(batch)?;
+        // The log that was ready may have been taken meanwhile.
+        self.log.make_ready(&self.manifest);
+        match has_old_logs {
             true => self.log.drop_old(&self.manifest),
             false => Ok(()),
         }

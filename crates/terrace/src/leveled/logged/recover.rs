@@ -84,7 +84,7 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
         } else {
             self.core.files.remove_when_decided(listing.dead_tables);
         }
-        if replayed.there > FEW_LOGS && !self.readable().active().is_empty() {
+        if replayed.logs > FEW_LOGS && !self.readable().active().is_empty() {
             self.rotate_memtable()?;
         }
         self.reclaim_after(state == StartState::Crashed);
