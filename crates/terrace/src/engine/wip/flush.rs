@@ -91,6 +91,11 @@ impl Wip {
 
     /// Replaces the memtables by tables; returns whether there are logs that nobody needs any more.
     pub(super) fn put_into_tables(&self, Batch { memtables: batch, needs_log }: &Batch) -> Result<bool> {
+        if *needs_log {
+            // Before there is a table: a repair that finds a whole one takes it that logs hold what came before its
+            // writes, even if the manifest does not name it.
+            self.log.sync_beside()?;
+        }
         let mut change = BucketsEdit::default();
         let held = self.seen();
         let buckets = self.buckets();
@@ -106,9 +111,6 @@ impl Wip {
         }
         let written = outputs.finish()?;
         let bytes: u64 = written.iter().map(|table| table.meta.file_bytes).sum();
-        if *needs_log {
-            self.log.sync_beside()?;
-        }
         let deleting = written.iter().map(|table| &table.meta).filter(|meta| is_mostly_tombstones(meta));
         let deleted: Vec<_> = deleting.map(|meta| meta.smallest.clone()).collect();
         change.runs.add(0, written);
