@@ -8,8 +8,8 @@ use terrace_sim::{World, WorldOptions};
 use super::life::{Life, Verdict, fresh};
 use crate::crash::env::DIR;
 
-/// Logs that a store at rest may have: that of its memtable, and one that it has begun.
-const MOST_LOGS: usize = 2;
+/// Logs that a store at rest may have: that of its memtable, one that it has begun, and one that is ready.
+const MOST_LOGS: usize = 3;
 
 /// What the pool of a store may take beyond that of a fresh one: memtables, parts of extents, an index whose nodes have
 /// been split and emptied.
