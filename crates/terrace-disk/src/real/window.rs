@@ -194,7 +194,7 @@ fn faults() -> i64 {
         libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr());
         usage.assume_init()
     };
-    i64::from(usage.ru_minflt) + i64::from(usage.ru_majflt)
+    usage.ru_minflt + usage.ru_majflt
 }
 
 /// Stores `data` at `to`, each byte after those before it, so that a thread which ends within it has stored a first
