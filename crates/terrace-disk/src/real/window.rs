@@ -99,8 +99,8 @@ impl Window {
         Ok(true)
     }
 
-    /// Makes everything up to the end of `large` ready. It is the first: small pages in front of it that the system has to
-    /// read would make it read the large one in small pages, too.
+    /// Makes everything up to the end of `large` ready, and that page first: where the system has to make small pages in
+    /// front of it, it would make small ones of it, too.
     fn prepare_large(&mut self, large: Range<usize>) -> rustix::io::Result<()> {
         let before = faults();
         self.populate(large.clone())?;

@@ -40,17 +40,13 @@ impl CommitLog {
                 let (number, bytes) = end.or_else(|| manifest.state().needed_end()).unwrap_or_default();
                 let [last, before] = manifest.state().last_logs;
                 let is_unused = ready.as_ref().zip(last).is_some_and(|(log, last)| log.number == last.number);
-                let forgotten = before.filter(|_| is_unused).map(Edit::LogBegun);
-                manifest.apply(
-                    &[Edit::LogEnd { number, bytes }].into_iter().chain(forgotten).collect::<Vec<_>>(),
-                )?;
+                let mut edits = vec![Edit::LogEnd { number, bytes }];
+                edits.extend(before.filter(|_| is_unused).map(Edit::LogBegun));
+                manifest.apply(&edits)?;
                 // Nobody will write it. The manifest asks for it only if there was none before.
-                let unused = ready.take().map(|log| log.number);
-                let is_known = |number: &u64| manifest.state().has_begun(*number);
-                unused
-                    .into_iter()
-                    .filter(|number| !is_known(number))
-                    .for_each(|number| self.remove_attempt(number));
+                if let Some(unused) = ready.take().filter(|log| !manifest.state().has_begun(log.number)) {
+                    self.remove_attempt(unused.number);
+                }
                 Ok(())
             }
             LogMedium::Pool { .. } => Ok(()),

@@ -30,6 +30,7 @@
 //! Only the leader appends, syncs and mends; removal runs beside it. `docs/formats/commit_log.md` has the
 //! records.
 
+mod begin;
 mod check;
 mod close;
 mod file;
@@ -49,15 +50,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::{Mutex, MutexGuard};
-use terrace_base::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
+use terrace_base::{Error, Result};
 use terrace_disk::Room;
 use terrace_log::unfinished_path;
 use terrace_pmem::{Marks, Pool};
 
 use crate::core::Core;
 use crate::core::request::Group;
-use crate::manifest::{BegunLog, Edit, FileName, Manifest};
+use crate::manifest::{FileName, Manifest};
 use file::{Failure, FileLog};
 use log::Log;
 use pool::PoolLog;
@@ -76,9 +77,6 @@ pub(crate) use salvage::{gather_logs, rebuild};
 
 /// The largest buffer kept from one record to the next.
 const KEPT_RECORD_BYTES: usize = 4 << 20;
-
-/// A disk with less room is kept for what must be written.
-const AMPLE_BYTES: u64 = 1 << 20;
 
 /// What the logs need from the engine whose memtables they make durable.
 pub(crate) trait Logged {
@@ -274,112 +272,6 @@ impl CommitLog {
         Ok(())
     }
 
-    /// The logs, of which the leader, which this is, begins the next; one in the pool has room for a record of `bytes`.
-    fn begin_next(&self, host: &impl Logged, bytes: u64) -> Result<MutexGuard<'_, Series>> {
-        let mut ready = self.ready.lock();
-        let mut series = self.series.lock();
-        if self.is_broken() {
-            let why = io::Error::other("the commit log has failed, and is begun anew with the next write");
-            return Err(Error::io(&self.core.dir, "write", why));
-        }
-        let log = match ready.take() {
-            Some(log) => Log::File(self.begin_ready(log, (&mut ready, &mut series), host)?),
-            None => self.begin(&series, host, bytes)?,
-        };
-        series.previous = log.number();
-        // Even if the manifest cannot be told of it: a flush that ends meanwhile leaves the log in its
-        // place.
-        host.logged_from(log.number());
-        series.current = Some(log);
-        Ok(series)
-    }
-
-    /// Begins the next log. If that fails, nothing has changed.
-    fn begin(&self, series: &Series, host: &impl Logged, bytes: u64) -> Result<Log> {
-        let number = host.manifest().take_numbers(1).start;
-        let first = LogRecord::Start { number, before: host.last_applied(), previous: series.previous };
-        match &series.place {
-            LogMedium::Pool { pool, log_bytes } => {
-                PoolLog::create_for(pool, *log_bytes, bytes, number, &first).map(Log::Pool)
-            }
-            LogMedium::Files => self.create(number, Some(&first)).map(Log::File),
-        }
-    }
-
-    /// Begins `log`, which was ready. Without room for its first record it stays so.
-    fn begin_ready(
-        &self,
-        mut log: FileLog,
-        (ready, series): (&mut Option<FileLog>, &mut Series),
-        host: &impl Logged,
-    ) -> Result<FileLog> {
-        let first =
-            LogRecord::Start { number: log.number, before: host.last_applied(), previous: series.previous };
-        match log.begin(&first) {
-            Ok(()) => Ok(log),
-            Err(error) => {
-                match error.kind() == ErrorKind::NoSpace {
-                    true => *ready = Some(log),
-                    // It keeps its place, whatever of the record is there.
-                    false => series.previous = log.number,
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// Creates log file `number`, with its first record if there is one.
-    fn create(&self, number: u64, first: Option<&LogRecord>) -> Result<FileLog> {
-        let created = FileLog::create(&self.core, (number, self.room()), self.database);
-        let begun = created.and_then(|mut log| first.map_or(Ok(()), |first| log.begin(first)).map(|()| log));
-        begun.inspect_err(|_| self.remove_attempt(number))
-    }
-
-    /// Makes the next log ready, if logs lie in files and none is: then a memtable that is full costs its writer no sync. For jobs in the background. If it fails, whoever needs the log makes it.
-    pub fn make_ready(&self, manifest: &Manifest) {
-        let Some(mut ready) = self.ready.try_lock() else { return };
-        if ready.is_some() || self.is_broken() || !self.has_begun_files() || !self.has_room_for_more() {
-            return;
-        }
-        let number = manifest.take_numbers(1).start;
-        let made = self.create(number, None).and_then(|log| {
-            *ready = Some(log);
-            manifest.apply(&[self.begun(number)])
-        });
-        if let Err(error) = made {
-            tracing::debug!(%error, "the rest of the next commit log is made when it is needed");
-        }
-    }
-
-    /// Whether what is merely to save time may take room.
-    fn has_room_for_more(&self) -> bool {
-        self.core.fs().free_bytes(&self.core.dir).is_ok_and(|free| free >= AMPLE_BYTES)
-    }
-
-    /// Whether logs lie in files, and one was begun since the opening.
-    fn has_begun_files(&self) -> bool {
-        let series = self.series.lock();
-        matches!(series.place, LogMedium::Files) && series.announced != 0
-    }
-
-    /// Tells the manifest of the log being written, unless it knows it. If that fails, the log waits for its first group.
-    fn announce(&self, series: &mut Series, manifest: &Manifest) -> Result<()> {
-        match &series.current {
-            Some(Log::File(log)) if log.number != series.announced => {
-                if !manifest.state().has_begun(log.number) {
-                    manifest.apply(&[self.begun(log.number)])?;
-                }
-                series.announced = log.number;
-                Ok(())
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn begun(&self, number: u64) -> Edit {
-        Edit::LogBegun(BegunLog { number, epoch: self.core.fs().epoch(&self.core.dir) })
-    }
-
     /// Abandons the logs if their end or their durability is no longer known.
     fn after<T>(&self, series: &mut Series, outcome: Result<T, Failure>) -> Result<T> {
         if let Err(Failure::Broken(_)) = &outcome {
@@ -396,6 +288,12 @@ impl CommitLog {
     /// Whether the files' contents must be written elsewhere before anything more is logged.
     pub fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Acquire)
+    }
+
+    /// The error of an `operation` that needs the logs after they have failed.
+    pub fn failure(&self, operation: &'static str) -> Error {
+        let why = io::Error::other("the commit log has failed, and is begun anew with the next write");
+        Error::io(&self.core.dir, operation, why)
     }
 
     /// Requires everything replayed to be written elsewhere before anything more is logged.

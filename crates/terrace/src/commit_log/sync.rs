@@ -1,8 +1,6 @@
 //! Making logs durable: with writers waiting, or beside them.
 
-use std::io;
-
-use terrace_base::{Error, Result};
+use terrace_base::Result;
 
 use super::file::{Failure, log_path};
 use super::{CommitLog, Log, Series};
@@ -23,9 +21,7 @@ impl CommitLog {
         let unsynced: Vec<(u64, bool)> = {
             let series = self.series.lock();
             if self.is_broken() {
-                let why =
-                    io::Error::other("the commit log has failed, and is begun anew with the next write");
-                return Err(Error::io(&self.core.dir, "sync", why));
+                return Err(self.failure("sync"));
             }
             let older = series.older.iter().filter_map(Log::number_of_unsynced).map(|number| (number, true));
             let current = series.current.iter().filter_map(Log::number_of_unsynced);

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use terrace::{Db, EngineKind, ErrorKind};
@@ -95,6 +96,47 @@ fn a_full_memtable_makes_no_log() {
             put(&db, &mut map, &format!("later {i:02}"), 100, false).unwrap();
         }
         assert!(is_written(&machine, &ready) && all(&db) == map, "{kind:?}");
+    }
+}
+
+/// A log is begun and cannot be announced; a flush makes the next one ready, and then the first is announced. The one that
+/// is ready was forgotten by that, and is announced again before it takes a group.
+#[test]
+fn a_ready_log_that_was_forgotten_is_announced_again() {
+    for kind in UNBUFFERED {
+        let setup = Setup::tiny("page", &Engine::of(kind)).on(Granularity::Page);
+        let (machine, executor) = (Machine::new(&setup), Arc::new(Pausable::new(1)));
+        executor.pause();
+        let db = Db::open_in(machine.env_on(executor), machine.dir(), machine.options()).unwrap();
+        let mut map = Map::new();
+        put(&db, &mut map, "first", 100, false).unwrap();
+        // From here on a writer tells the manifest of the next log alone.
+        let is_armed = Arc::new(AtomicBool::new(true));
+        let armed = is_armed.clone();
+        machine.world().on_event(Box::new(move |event, world| {
+            if let EventKind::Write(path, _) = &event.kind
+                && path.to_string_lossy().contains("MANIFEST")
+                && armed.swap(false, Ordering::Relaxed)
+            {
+                world.fail_nth(0);
+            }
+        }));
+        let refused = (0..1000).any(|i| put(&db, &mut map, &format!("key {i:03}"), 100, false).is_err());
+        assert!(refused && !is_armed.load(Ordering::Relaxed), "{kind:?}: nothing was refused");
+        db.flush().unwrap();
+        let ready = logs(&machine).pop().unwrap();
+        for i in 0..1000 {
+            if is_written(&machine, &ready) {
+                break;
+            }
+            put(&db, &mut map, &format!("later {i:03}"), 100, true).unwrap();
+        }
+        assert!(all(&machine.kill().open().unwrap()) == map, "{kind:?}");
+        let killed = machine.kill();
+        killed.fs().remove(&ready).unwrap();
+        let opened = killed.open().map(drop);
+        let is_noticed = opened.as_ref().is_err_and(|error| error.kind() == ErrorKind::Corruption);
+        assert!(is_noticed, "{kind:?} {}: {opened:?}", ready.display());
     }
 }
 

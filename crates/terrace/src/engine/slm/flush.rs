@@ -44,9 +44,7 @@ pub(super) fn run(slm: &Slm) -> Result<()> {
 }
 
 fn flush(slm: &Slm, memtable: &Arc<MemTable>) -> Result<()> {
-    if slm.logs_writes() {
-        slm.log.make_ready(&slm.manifest);
-    }
+    slm.log.make_ready(&slm.manifest);
     let clock = &slm.core.env.clock;
     let attempt = match slm.unfinished.lock().take() {
         Some(unfinished) => Attempt::again(slm, unfinished),

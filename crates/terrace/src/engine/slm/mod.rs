@@ -232,10 +232,8 @@ impl Slm {
         drop(retired);
         self.mem.rcu(|mem| mem.without(|other| Arc::ptr_eq(other, memtable)));
         memtable.free()?;
-        if self.logs_writes() {
-            // The log that was ready may have been taken meanwhile.
-            self.log.make_ready(&self.manifest);
-        }
+        // The log that was ready may have been taken meanwhile.
+        self.log.make_ready(&self.manifest);
         if let Err(error) = self.log.drop_old(&self.manifest) {
             tracing::warn!(%error, "logs that are no longer needed stay until the next flush");
         }

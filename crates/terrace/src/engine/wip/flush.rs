@@ -6,12 +6,11 @@
 //! written: what another bucket has logged earlier must not be lost if this survives. If the log is
 //! unreliable, all memtables are flushed as one; that is everything up to some moment, and needs no log.
 
-use std::io;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrace_base::{Error, Result};
+use terrace_base::Result;
 use terrace_table::TableMeta;
 
 use super::Wip;
@@ -72,8 +71,7 @@ impl Wip {
         let is_written = self.buckets().iter().any(|bucket| !bucket.readable.load().active().is_empty());
         let frozen: Vec<_> = self.frozen.lock().iter().cloned().collect();
         if is_written && !frozen.is_empty() {
-            let why = io::Error::other("the commit log has failed, and is begun anew with the next write");
-            return Err(Error::io(&self.core.dir, "flush", why));
+            return Err(self.log.failure("flush"));
         }
         Ok(Batch { memtables: frozen, needs_log: false })
     }

@@ -87,6 +87,26 @@ fn a_repair_leaves_out_what_was_being_ingested() {
     }
 }
 
+/// Must catch a table that a flush has written whole before logs hold what came before its writes: a repair takes it that
+/// the manifest has lost it, and keeps a later write without an earlier one of another bucket.
+#[test]
+fn a_repair_after_a_flush_keeps_what_came_before() {
+    let mut keys: Vec<u16> = (1..60).collect();
+    keys.sort_by_key(|number| key(*number));
+    let stream = keys.into_iter().map(|key| Write::Put { key, len: 90 }).collect();
+    let mut ops = vec![Op::Ingest(stream), Op::Compact { from: 0, to: 59 }];
+    for len in [88, 70, 50] {
+        ops.extend([44, 11, 30, 5].map(|key| Op::Put { key, len }));
+        ops.push(Op::Flush);
+    }
+    let granularity = Granularity::Page;
+    let engines = [EngineKind::Lsm, EngineKind::Wip].into_iter();
+    for engine in engines.filter(|engine| runs_on(*engine, granularity)) {
+        let explorer = Exploration { engine, granularity, seed: 79, images: 2500 }.explorer();
+        println!("{engine:?}: {:?}", Nested::NONE.within(explorer).must_pass(repaired(engine), ops.clone()));
+    }
+}
+
 /// Must catch a repair that is cut short after an ingest was, and leaves a part of that behind or loses something else.
 #[test]
 fn a_repair_after_an_ingest_is_cut_short() {
