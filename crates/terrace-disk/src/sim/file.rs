@@ -24,7 +24,10 @@ const PLAIN_ONE_IN: u64 = 16;
 /// About a page: a failing read of several pages fails in one of them.
 const PAGE_BYTES: usize = 4099;
 
-/// Observers see one in so many appends in place half done.
+/// What a call writes at once, whatever happens to its process.
+const KERNEL_PAGE_BYTES: u64 = 4096;
+
+/// Observers see one in so many appends half done.
 const HALF_DONE_ONE_IN: u64 = 4;
 
 /// A file being appended to. After a failed sync, and after an append that left a part of itself
@@ -110,13 +113,14 @@ impl SimWriteFile {
     }
 
     /// The number of bytes that are stored before an observer may look, since stores in place take effect one after the
-    /// other.
+    /// other, and a call that writes several pages is cut off between two of them when its process is killed.
     fn first_part(&self, bytes: usize) -> usize {
-        if self.has_room && draw(self.id, self.len, HALF_DONE_ONE_IN) {
-            terrace_base::checksum::hash64(&self.len.to_le_bytes()) as usize % bytes
-        } else {
-            0
+        if !draw(self.id, self.len, HALF_DONE_ONE_IN) {
+            return 0;
         }
+        let first = terrace_base::checksum::hash64(&self.len.to_le_bytes()) as usize % bytes;
+        let end = self.len + first as u64;
+        if self.has_room { first } else { (end - end % KERNEL_PAGE_BYTES).saturating_sub(self.len) as usize }
     }
 }
 

@@ -72,7 +72,7 @@ impl Docket {
 fn places(sample: &Sample, rng: &mut Rng) -> Vec<(Option<PathBuf>, usize)> {
     let effort = number("TERRACE_DAMAGE", 1) as usize;
     let mut places = Vec::new();
-    for (path, bytes) in &sample.image.files {
+    for (path, bytes) in sample.image.files.iter().filter(|(_, bytes)| !bytes.is_empty()) {
         let bits = (0..FLIPS.0 * effort).map(|_| rng.below(bytes.len() as u64 * 8) as usize);
         places.extend(bits.map(|bit| (Some(path.clone()), bit)));
     }

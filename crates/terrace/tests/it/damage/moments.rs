@@ -175,15 +175,20 @@ impl Camera {
         self.shots.lock().unwrap().insert(job, image);
     }
 
-    /// While tables are written, and when they are synced.
+    /// While tables are written, rather when a part of one is, and when they are synced.
     fn before_of_wip(&self, event: FsEvent<'_>) {
         let (job, path) = match event {
             FsEvent::Write { path, .. } => (JOBS[0], path),
             FsEvent::Sync { path } => (JOBS[1], path),
             _ => return,
         };
-        if path.extension().is_some_and(|e| e == "sst") {
-            self.shots.lock().unwrap().insert(job, self.bed.image());
+        if path.extension().is_none_or(|e| e != "sst") {
+            return;
+        }
+        let image = self.bed.image();
+        let mut shots = self.shots.lock().unwrap();
+        if !image.files[path].is_empty() || !shots.contains_key(job) {
+            shots.insert(job, image);
         }
     }
 

@@ -285,14 +285,14 @@ fn other_versions_of_files_are_refused() {
 }
 
 /// Gives the first entry of the table's first block a kind that is kept for a later version, and seals the block again.
-/// Not if the block is compressed.
+/// Not if the block is compressed, or if the file ends before the block does.
 fn reserve(file: &mut [u8]) -> bool {
     const BLOCK: usize = 16;
     const PAYLOAD: usize = BLOCK + 24;
-    if file[BLOCK + 3] != 0 {
+    let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap()) as usize;
+    if file.len() < PAYLOAD || file[BLOCK + 3] != 0 || file.len() < PAYLOAD + word(BLOCK + 8) {
         return false;
     }
-    let word = |at: usize| u32::from_le_bytes(file[at..at + 4].try_into().unwrap()) as usize;
     let stored = word(BLOCK + 8);
     // An entry begins with the lengths of its key: nothing shared, and a varint.
     let tag = PAYLOAD + 2 + file[PAYLOAD + 1..].iter().position(|byte| byte & 0x80 == 0).unwrap();
