@@ -254,11 +254,14 @@ impl Drop for SyncBehind {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
     use terrace_base::rng::Rng;
 
     use super::*;
     use crate::fs::Fs;
-    use crate::sim::{Fault, SimFs};
+    use crate::sim::{Fault, FsEvent, Observer, SimFs};
 
     #[test]
     fn the_file_gets_every_byte_in_order() {
@@ -284,44 +287,86 @@ mod tests {
         assert!(fs.read(path).unwrap() == wanted);
     }
 
+    /// The bytes that each change is about to append.
+    #[derive(Debug, Default)]
+    struct Changes(Mutex<Vec<u64>>);
+
+    impl Observer for Changes {
+        fn before(&self, event: FsEvent<'_>) {
+            self.0.lock().push(if let FsEvent::Write { bytes, .. } = event { bytes } else { 0 });
+        }
+    }
+
+    impl Changes {
+        fn count(&self) -> u64 {
+            self.0.lock().len() as u64
+        }
+    }
+
+    /// A file on a new disk, of which the change after so many fails.
+    fn file_with_fault(after: Option<u64>) -> (SimFs, BehindFile, Arc<Changes>) {
+        let fs = SimFs::new();
+        let file = BehindFile::new(fs.create(Path::new("/f")).unwrap());
+        fs.sync_dir(Path::new("/")).unwrap();
+        fs.inject(after.map(|after| Fault { after, only_changes: true, sticky: false }));
+        let changes = Arc::new(Changes::default());
+        fs.observe(Some(changes.clone()));
+        (fs, file, changes)
+    }
+
     #[test]
     fn a_last_sync_tells_of_everything_before_it() {
         let part = vec![7; MOST_BYTES];
-        for (after, is_later) in (0..8).map(|i| (i / 2, i % 2 == 0)) {
-            let (fs, path) = (SimFs::new(), Path::new("/f"));
-            let mut file = BehindFile::new(fs.create(path).unwrap());
-            fs.sync_dir(Path::new("/")).unwrap();
-            fs.inject(Some(Fault { after, only_changes: true, sticky: false }));
-            let taken = (0..2).all(|_| file.append(&part).is_ok());
-            let begin = if is_later { SyncBehind::later } else { SyncBehind::start };
-            let synced = begin(Box::new(file)).wait();
-            assert_eq!(synced.is_ok(), after == 3, "after {after}, {taken}");
-            if synced.is_ok() {
-                assert_eq!(fs.crash_losing_all().read(path).unwrap().len(), 2 * MOST_BYTES);
+        for begin in [SyncBehind::later, SyncBehind::start] {
+            let written = |after| {
+                let (fs, mut file, changes) = file_with_fault(after);
+                let taken = (0..2).all(|_| file.append(&part).is_ok());
+                let synced = begin(Box::new(file)).wait();
+                assert!(taken || synced.is_err());
+                (fs, synced, changes.count())
+            };
+            let (_, _, changes) = written(None);
+            assert!(changes >= 3);
+            for after in 0..=changes {
+                let (fs, synced, _) = written(Some(after));
+                assert_eq!(synced.is_ok(), after == changes, "after {after}");
+                if synced.is_ok() {
+                    assert_eq!(fs.crash_losing_all().read(Path::new("/f")).unwrap().len(), 2 * MOST_BYTES);
+                }
             }
         }
     }
 
     #[test]
     fn a_sync_after_a_lost_append_fails() {
-        const PARTS: u64 = 8;
+        const PARTS: usize = 8;
         let part = vec![7; MOST_BYTES];
-        for after in 0..PARTS + 2 {
-            let (fs, path) = (SimFs::new(), Path::new("/f"));
-            let mut file = BehindFile::new(fs.create(path).unwrap());
-            fs.inject(Some(Fault { after, only_changes: true, sticky: false }));
+        let (_fs, mut file, changes) = file_with_fault(None);
+        (0..PARTS).for_each(|_| file.append(&part).unwrap());
+        file.sync().unwrap();
+        let all = changes.count() - 1;
+        // An append of which half is seen is two changes, the second one of the rest.
+        let whole_after = |done: u64| {
+            let (bytes, done) = (changes.0.lock(), done as usize);
+            let begun = bytes.iter().take(done).filter(|bytes| **bytes == MOST_BYTES as u64).count();
+            let is_half = bytes.get(done).is_some_and(|rest| (1..MOST_BYTES as u64).contains(rest));
+            begun - usize::from(is_half)
+        };
+        for after in 0..all + 2 {
+            let (fs, mut file, _) = file_with_fault(Some(after));
             let taken: Vec<bool> = (0..PARTS).map(|_| file.append(&part).is_ok()).collect();
             // Nothing is taken after what was refused.
             assert!(taken.is_sorted_by(|before, later| before >= later), "{taken:?}");
-            assert_eq!(file.sync().is_ok(), after > PARTS, "after {after}");
+            assert_eq!(file.sync().is_ok(), after > all, "after {after}");
             fs.inject(None);
-            let there = after.min(PARTS) * MOST_BYTES as u64;
+            let there = whole_after(after) * MOST_BYTES;
             // A part of what was refused may be there.
-            assert!(fs.read(path).unwrap().len() as u64 >= there);
+            let len = || fs.read(Path::new("/f")).unwrap().len();
+            assert!(len() >= there);
             // Cut to what it has it goes on, unless it takes no more.
-            file.cut(there).unwrap();
+            file.cut(there as u64).unwrap();
             let goes_on = file.append(&part).and_then(|()| file.sync()).is_ok();
-            assert!(!goes_on || fs.read(path).unwrap().len() as u64 == there + MOST_BYTES as u64);
+            assert!(!goes_on || len() == there + MOST_BYTES);
         }
     }
 }

@@ -40,11 +40,18 @@ impl RealWriteFile {
     }
 
     /// Takes back a part of a failed append. If even that fails the file ends in bytes that nobody appended, and if it is
-    /// shorter than what was appended somebody has cut it: then it must take no more.
+    /// shorter than what was appended somebody has cut it: then it must take no more. It says why by itself: room on a
+    /// full disk helps a file that can go on, and this one cannot.
     fn take_back(&mut self, error: Error) -> Error {
-        let is_whole = len_of(&self.file).is_ok_and(|found| found >= self.len);
-        if !is_whole || retry(|| rustix::fs::ftruncate(&self.file, self.len)).is_err() {
-            self.failed = Some(error.clone());
+        let cut = || {
+            let found = len_of(&self.file)?;
+            if found < self.len {
+                return Err(io::Error::other("the file was cut"));
+            }
+            Ok(retry(|| rustix::fs::ftruncate(&self.file, self.len))?)
+        };
+        if let Err(e) = cut() {
+            self.failed = Some(Error::io(&self.path, "truncate", e));
         }
         error
     }
@@ -250,5 +257,19 @@ mod tests {
         file.append(b", and on").unwrap();
         assert_eq!(std::fs::read(file.path()).unwrap(), b"kept, and on");
         assert_eq!(file.len(), 12);
+    }
+
+    /// Must catch a file that takes no more and calls it a lack of room, which would be waited for.
+    #[test]
+    fn an_append_that_cannot_be_taken_back_is_no_lack_of_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = RealWriteFile::create(&dir.path().join("f")).unwrap();
+        file.append(b"kept").unwrap();
+        file.file.set_len(2).unwrap();
+        let refused = file.take_back(Error::io(Path::new("f"), "write", io::ErrorKind::StorageFull.into()));
+        assert!(refused.is_out_of_space());
+        let (append, sync) = (file.append(b"more").unwrap_err(), file.sync().unwrap_err());
+        assert!(!append.is_out_of_space() && !sync.is_out_of_space(), "{append}, {sync}");
+        assert!(append.to_string().contains("the file was cut"), "{append}");
     }
 }
