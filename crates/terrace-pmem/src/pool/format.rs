@@ -16,7 +16,7 @@ use crate::media::{Granularity, Media};
 use crate::word::{self, Tag};
 
 /// Bytes of the page that each copy of the superblock has to itself.
-const SUPERBLOCK_PAGE_BYTES: usize = 4096;
+pub(super) const SUPERBLOCK_PAGE_BYTES: usize = 4096;
 
 /// A medium seen as bytes. Calls are few and go through the trait.
 pub(super) struct Raw<'a> {
@@ -161,11 +161,13 @@ pub(super) fn erase_superblocks(raw: &Raw<'_>) -> Result<()> {
 /// Whether the pages of the superblocks are empty, or hold a superblock without its magic, as a creation or removal
 /// leaves it that was cut short.
 pub(super) fn is_blank(raw: &Raw<'_>) -> bool {
+    SUPERBLOCK_AT.iter().all(|&at| is_blank_page(&raw.read::<SUPERBLOCK_PAGE_BYTES>(at)))
+}
+
+/// The same of one page.
+pub(super) fn is_blank_page(page: &[u8]) -> bool {
     let zero = |bytes: &[u8]| bytes.iter().all(|&b| b == 0);
-    SUPERBLOCK_AT.iter().all(|&at| {
-        let page = raw.read::<SUPERBLOCK_PAGE_BYTES>(at);
-        zero(&page[..MAGIC.len()]) && zero(&page[size_of::<Superblock>()..])
-    })
+    zero(&page[..MAGIC.len()]) && zero(&page[size_of::<Superblock>()..])
 }
 
 fn copies(raw: &Raw<'_>) -> [Superblock; 2] {

@@ -11,13 +11,10 @@ use std::path::Path;
 use terrace_base::{Error, Result};
 
 use super::create::{map, temporary_name};
-use super::format::{self, Raw};
+use super::format::{self, Raw, SUPERBLOCK_PAGE_BYTES, is_blank_page};
 use super::{Pool, PoolOptions};
 use crate::layout::SUPERBLOCK_AT;
 use crate::media::Media;
-
-/// Bytes of a superblock that are looked at.
-const SUPERBLOCK_BYTES: u64 = 64;
 
 /// The unit of copying: a page.
 const COPY_BYTES: usize = 4096;
@@ -138,28 +135,26 @@ pub(super) fn remove_unfinished(path: &Path) -> Result<()> {
     fs::remove_file(&temporary).map_err(|e| Error::io(&temporary, "remove", e))
 }
 
-/// Whether a file is the leftover of a creation: the superblocks, which are written last, are missing, or it is a pool
-/// without any root.
+/// Whether a file is the leftover of a creation: the superblocks, which are written last, are missing or have no magic
+/// yet, or it is a pool without any root.
 ///
 /// Errors: [`Error::Locked`] if somebody has it open.
 fn is_unfinished(path: &Path) -> Result<bool> {
     match Pool::open(path, &PoolOptions { private: true, salvage: true, ..looking() }) {
         Ok(pool) => Ok(pool.roots().is_ok_and(|roots| roots.is_empty())),
         Err(e @ Error::Locked { .. }) => Err(e),
-        Err(_) => has_no_superblock(path),
+        Err(_) => is_blank_so_far(path),
     }
 }
 
-/// Whether the places of both superblocks are blank, as far as the file goes.
-fn has_no_superblock(path: &Path) -> Result<bool> {
+/// Whether the pages of both superblocks are [blank](is_blank_page), as far as the file goes.
+fn is_blank_so_far(path: &Path) -> Result<bool> {
     let failed = |e| Error::io(path, "read", e);
     let mut head = Vec::new();
-    fs::File::open(path)
-        .and_then(|file| file.take(SUPERBLOCK_AT[1] + SUPERBLOCK_BYTES).read_to_end(&mut head))
-        .map_err(failed)?;
-    let is_blank =
-        |at: u64| head.iter().skip(at as usize).take(SUPERBLOCK_BYTES as usize).all(|byte| *byte == 0);
-    Ok(SUPERBLOCK_AT.into_iter().all(is_blank))
+    let end = SUPERBLOCK_AT[1] + SUPERBLOCK_PAGE_BYTES as u64;
+    fs::File::open(path).and_then(|file| file.take(end).read_to_end(&mut head)).map_err(failed)?;
+    head.resize(end as usize, 0);
+    Ok(SUPERBLOCK_AT.into_iter().all(|at| is_blank_page(&head[at as usize..][..SUPERBLOCK_PAGE_BYTES])))
 }
 
 /// Looking at a device does not count as using it.

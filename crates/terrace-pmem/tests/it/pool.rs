@@ -119,9 +119,18 @@ fn what_lies_where_a_pool_is_made_is_not_removed_for_it() {
     std::os::unix::fs::symlink("nowhere", &beside).unwrap();
     assert_eq!(made().unwrap_err().kind(), ErrorKind::InvalidArgument);
     fs::remove_file(&beside).unwrap();
-    // The rest of a creation is nobody's: nothing in it, no superblock yet, or a pool that has not got its name.
+    // The rest of a creation is nobody's: nothing in it, no superblock yet or none with a magic, one superblock of two, or
+    // a pool that has not got its name.
     drop(Pool::create(&dir.path().join("unnamed"), &options()).unwrap());
-    for bytes in [vec![], vec![0; 1 << 20], fs::read(dir.path().join("unnamed")).unwrap()] {
+    let unnamed = fs::read(dir.path().join("unnamed")).unwrap();
+    let without = |ranges: &[std::ops::Range<usize>]| {
+        let mut bytes = unnamed.clone();
+        ranges.iter().for_each(|range| bytes[range.clone()].fill(0));
+        bytes
+    };
+    let begun = [without(&[0..8, 4096..4224]), without(&[4096..4224]), without(&[4096..4104])];
+    let cut = begun[0][..5000].to_vec();
+    for bytes in [vec![], vec![0; 1 << 20], cut, unnamed.clone()].into_iter().chain(begun) {
         fs::write(&beside, bytes).unwrap();
         made().unwrap();
         fs::remove_file(&path).unwrap();
