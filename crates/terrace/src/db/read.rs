@@ -266,6 +266,12 @@ impl Hold {
         Ok(found)
     }
 
+    /// What `f` makes of that value.
+    pub fn get_with<T>(&self, place: &[u8], f: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+        let _timing = self.core.begin_get();
+        shown(&self.core, &*self.engine, place, Some(self.seq), f)
+    }
+
     /// The values of the keys at `places`.
     pub fn get_many(&self, places: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
         self.core.counters.gets.add(places.len() as u64);
@@ -361,8 +367,7 @@ impl Snapshot {
         if self.space == Space::Nowhere {
             return Ok(None);
         }
-        let _timing = self.hold.core.begin_get();
-        shown(&self.hold.core, &*self.hold.engine, &place, Some(self.hold.seq), f)
+        self.hold.get_with(&place, f)
     }
 
     /// Whether `key` existed at that moment.

@@ -16,7 +16,7 @@ use terrace_base::{Error, ErrorKind, Result};
 use super::reads::{Reads, Seen};
 use super::writes::Writes;
 use super::{Isolation, State, Transaction, TransactionOptions};
-use crate::batch::{Op, WriteBatch};
+use crate::batch::Op;
 use crate::core::condition::{Condition, Expected};
 use crate::core::recent_writes::Noted;
 use crate::core::snapshots::Held;
@@ -54,23 +54,25 @@ impl Transaction {
         let Transaction {
             snapshot, watch: _watch, options: TransactionOptions { isolation, .. }, state, ..
         } = self;
-        let State { writes, mut reads, keyspaces } = state.into_inner();
+        let State { writes, mut reads, keyspaces, .. } = state.into_inner();
         let _not_dropped = db.inner.catalog.write_to(&keyspaces)?;
         let _stays = db.still_in_place(snapshot.space(), &writes)?;
-        let (batch, space) = (writes.batch(), snapshot.space());
+        let space = snapshot.space();
         if isolation == Isolation::Snapshot {
             // Merges have noted what they stand on.
             reads.keep_written(writes.newest());
             writes.newest().keys().for_each(|key| {
-                reads.note(key, Seen::OfSnapshot);
+                reads.note(key.clone(), Seen::OfSnapshot);
             });
         }
-        drop(writes);
-        if batch.is_empty() || reads.is_empty() {
+        if writes.newest().is_empty() || reads.is_empty() {
             drop(snapshot);
-            return db.write_placed(batch, options);
+            return match writes.only() {
+                Some(op) => db.write_one(op, Condition::None, options).map(drop),
+                None => db.write_placed(writes.batch(), options),
+            };
         }
-        let outcome = db.write_if_unchanged(batch, options, reads, snapshot);
+        let outcome = db.write_if_unchanged(writes, options, reads, snapshot);
         outcome.map_err(|error| match error {
             Error::Conflict { key } => {
                 db.inner.core.counters.conflicts.add(1);
@@ -149,10 +151,10 @@ impl Db {
         Ok(Some(stays))
     }
 
-    /// Applies `batch` if what was read from `snapshot` is still there.
+    /// Applies `writes` if what was read from `snapshot` is still there.
     fn write_if_unchanged(
         &self,
-        batch: WriteBatch,
+        writes: Writes,
         options: WriteOptions,
         mut reads: Reads,
         snapshot: Snapshot,
@@ -164,7 +166,7 @@ impl Db {
         if !by_groups {
             // Such an engine works for every version that it must keep.
             reads.fetch(snapshot.hold())?;
-            if let Some((op, value)) = swap_of(&batch, &reads) {
+            if let Some((op, value)) = swap_of(&writes, &reads) {
                 drop(snapshot);
                 let expected = Expected::new(value);
                 return match self.write_one(op, Condition::IfIs(&expected), options)? {
@@ -196,16 +198,14 @@ impl Db {
             let now = held.as_ref().map_or(u64::MAX, Held::seq);
             inner.compare(&reads, then, now, noted(inner.core.snapshots.visible())).map(|()| true)
         };
-        self.commit(batch, true, options, &holds).map(drop)
+        self.commit(writes.batch(), true, options, &holds).map(drop)
     }
 }
 
-/// The one write of `batch` and the value that its key had, if nothing else was read.
-fn swap_of<'a>(batch: &'a WriteBatch, reads: &'a Reads) -> Option<(Op<'a>, Option<&'a [u8]>)> {
-    batch.validate().ok()?;
-    let mut ops = batch.ops();
-    let (op, (key, value)) = (ops.next()?, reads.only_value()?);
-    (ops.next().is_none() && key == op.key).then_some((op, value))
+/// The one write and the value that its key had, if nothing else was read.
+fn swap_of<'a>(writes: &'a Writes, reads: &'a Reads) -> Option<(Op<'a>, Option<&'a [u8]>)> {
+    let (op, (key, value)) = (writes.only()?, reads.only_value()?);
+    (key == op.key).then_some((op, value))
 }
 
 impl Store {

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `writes.rs` | what was written and nobody else sees, and its savepoints |
 //! | `reads.rs` | what was read, and whether it is as it was |
+//! | `copies.rs` | copies of keys and values, side by side |
 //! | `iter.rs` | ranges over the snapshot and what was written |
 //! | `keyspace.rs` | what a transaction reads and writes of another keyspace than the default one |
 //! | `commit.rs` | the commit, and trying again |
@@ -22,6 +23,7 @@
 //!    handle goes, as with snapshots.
 
 mod commit;
+mod copies;
 mod iter;
 mod keyspace;
 mod reads;
@@ -35,6 +37,7 @@ use parking_lot::Mutex;
 use terrace_base::{Error, Result};
 use terrace_table::Kind;
 
+use self::copies::Copies;
 use self::reads::{Reads, Seen};
 use self::writes::{Writes, Written};
 use crate::batch::{MAX_VALUE_BYTES, Op};
@@ -127,6 +130,8 @@ pub struct Transaction {
 struct State {
     writes: Writes,
     reads: Reads,
+    /// Of the keys and values that both have.
+    copies: Copies,
     /// The keyspaces that are part of it, but for the default one.
     keyspaces: Vec<Arc<OpenKeyspace>>,
 }
@@ -141,6 +146,21 @@ impl State {
             Some(Seen::Value(value)) => Some(value.clone()),
             _ => None,
         }
+    }
+
+    /// Notes the value that was read at `place`, and returns the one that the transaction has read there: another
+    /// thread may have done so before it came to be due.
+    fn noted(&mut self, place: &[u8], value: Option<Bytes>) -> Option<Bytes> {
+        match self.reads.note(self.copies.of(place), Seen::Value(value)) {
+            Seen::Value(value) => value.clone(),
+            // It was there and has come to be due.
+            _ => None,
+        }
+    }
+
+    fn write(&mut self, place: &[u8], value: Option<&[u8]>) {
+        let value = value.map(|value| self.copies.of(value));
+        self.writes.write(self.copies.of(place), value);
     }
 }
 
@@ -277,7 +297,7 @@ impl Transaction {
             return Ok(known);
         }
         match self.options.isolation {
-            Isolation::Serializable => self.noted_at(place),
+            Isolation::Serializable => self.read_at(place),
             Isolation::Snapshot => self.snapshot.hold().get(place),
         }
     }
@@ -288,26 +308,17 @@ impl Transaction {
         if let Some(Seen::Value(value)) = self.state.lock().reads.of(place) {
             return Ok(value.clone());
         }
+        self.read_at(place)
+    }
+
+    /// The same of what the transaction has not read yet.
+    fn read_at(&self, place: &[u8]) -> Result<Option<Bytes>> {
         let hold = self.snapshot.hold();
         // It is copied: it may share the mapping of a table, whose pages are not to be relied upon for long, and would
         // keep it.
-        let read = || {
-            let value = hold.get(place)?;
-            let copy = value.as_deref().map(Bytes::copy_from_slice);
-            Ok((value, copy))
-        };
-        let (_, copy) = hold.soundly(read)?;
-        Ok(self.noted(place, copy))
-    }
-
-    /// Notes the value that was read at `place`, and returns the one that the transaction has read there: another
-    /// thread may have done so before it came to be due.
-    fn noted(&self, place: &[u8], value: Option<Bytes>) -> Option<Bytes> {
-        match self.state.lock().reads.note(place, Seen::Value(value)) {
-            Seen::Value(value) => value.clone(),
-            // It was there and has come to be due.
-            _ => None,
-        }
+        let copy = |value: &[u8]| self.state.lock().copies.of(value);
+        let value = hold.soundly(|| hold.get_with(place, copy))?;
+        Ok(self.state.lock().noted(place, value))
     }
 
     /// What the transaction has written at `place`, if anything.
@@ -327,12 +338,13 @@ impl Transaction {
                 _ => {}
             }
         }
-        let exists = self.snapshot.hold().get(place)?.is_some();
+        let exists = self.snapshot.hold().get_with(place, |_| ())?.is_some();
         if self.options.isolation == Isolation::Snapshot {
             return Ok(exists);
         }
         let seen = if exists { Seen::Exists } else { Seen::Value(None) };
-        Ok(*self.state.lock().reads.note(place, seen) != Seen::Value(None))
+        let State { reads, copies, .. } = &mut *self.state.lock();
+        Ok(*reads.note(copies.of(place), seen) != Seen::Value(None))
     }
 
     fn get_many_in<K: AsRef<[u8]>>(
@@ -353,8 +365,12 @@ impl Transaction {
         if self.options.isolation == Isolation::Serializable {
             // Copied: they may share the mapping of a table, whose pages are not to be relied upon for long, and would
             // keep it.
-            let copies = read.iter().map(|value| value.as_deref().map(Bytes::copy_from_slice));
-            read = unknown.iter().zip(copies).map(|(place, copy)| self.noted(place, copy)).collect();
+            let mut state = self.state.lock();
+            let noted = unknown.iter().zip(&read).map(|(place, value)| {
+                let copy = value.as_deref().map(|value| state.copies.of(value));
+                state.noted(place, copy)
+            });
+            read = noted.collect();
         }
         let mut read = read.into_iter();
         Ok(known.into_iter().map(|known| known.unwrap_or_else(|| read.next().flatten())).collect())
@@ -388,7 +404,7 @@ impl Transaction {
     /// Writes the key at `place`, or removes it.
     fn write(&self, place: &[u8], value: Option<&[u8]>) -> Result<()> {
         self.check_write(value)?;
-        self.state.lock().writes.write(place, value.map(Bytes::copy_from_slice));
+        self.state.lock().write(place, value);
         Ok(())
     }
 
@@ -398,7 +414,7 @@ impl Transaction {
         let mut state = self.state.lock();
         let is_same = state.writes.newest().get(place) == before;
         if is_same {
-            state.writes.write(place, Some(Bytes::copy_from_slice(value)));
+            state.write(place, Some(value));
         }
         Ok(is_same)
     }

@@ -106,8 +106,8 @@ impl Reads {
 
     /// Notes what was seen of a key, and returns what counts: what was seen first. A value says more than that there is
     /// one, or that it is the snapshot's.
-    pub fn note(&mut self, key: &[u8], seen: Seen) -> &Seen {
-        match self.keys.entry(Bytes::copy_from_slice(key)) {
+    pub fn note(&mut self, key: Bytes, seen: Seen) -> &Seen {
+        match self.keys.entry(key) {
             Entry::Vacant(entry) => entry.insert(seen),
             Entry::Occupied(entry) => {
                 let noted = entry.into_mut();
@@ -207,7 +207,7 @@ impl Reads {
 
 fn is_same(engine: &dyn Engine, then: Option<&Hold>, key: &[u8], seen: &Seen) -> Result<bool> {
     Ok(match (seen, then) {
-        (Seen::Value(value), _) => engine.get(key, None)? == *value,
+        (Seen::Value(value), _) => is_now(engine, key, value.as_deref())?,
         (Seen::Exists, _) => engine.contains(key)?,
         (Seen::Gone, _) => false,
         (Seen::OfSnapshot, Some(then)) => match (engine.get(key, None), engine.get(key, Some(then.seq()))) {
@@ -217,6 +217,15 @@ fn is_same(engine: &dyn Engine, then: Option<&Hold>, key: &[u8], seen: &Seen) ->
         // Nothing tells: better once too often than to lose a write.
         (Seen::OfSnapshot, None) => false,
     })
+}
+
+/// Whether `value` is the one that `key` has now.
+fn is_now(engine: &dyn Engine, key: &[u8], value: Option<&[u8]>) -> Result<bool> {
+    let mut looked = Ok(false);
+    let exists = engine.get_with(key, None, &mut |now| {
+        looked = now.failure().cloned().map_or_else(|| Ok(value == Some(&*now)), Err);
+    })?;
+    if exists { looked } else { Ok(value.is_none()) }
 }
 
 /// Whether `key` has the version now that it had then. Values that are not known are the same if it has.
@@ -297,23 +306,23 @@ mod tests {
     #[test]
     fn a_value_says_more_than_that_there_is_one() {
         let mut reads = Reads::default();
-        assert_eq!(reads.note(b"k", Seen::Exists), &Seen::Exists);
+        assert_eq!(reads.note(key("k"), Seen::Exists), &Seen::Exists);
         let value = Seen::Value(Some(key("v")));
         for seen in [value.clone(), Seen::Exists, Seen::Value(None), Seen::Value(Some(key("other")))] {
-            assert_eq!(reads.note(b"k", seen), &value);
+            assert_eq!(reads.note(key("k"), seen), &value);
         }
         let none = Seen::Value(None);
         for seen in [none.clone(), Seen::Exists, value.clone()] {
-            assert_eq!(reads.note(b"none", seen), &none);
+            assert_eq!(reads.note(key("none"), seen), &none);
         }
-        reads.note(b"gone", Seen::Exists);
+        reads.note(key("gone"), Seen::Exists);
         for seen in [Seen::Value(None), Seen::Exists, value.clone()] {
-            assert_eq!(reads.note(b"gone", seen), &Seen::Gone);
+            assert_eq!(reads.note(key("gone"), seen), &Seen::Gone);
         }
         assert_eq!(reads.of(b"k"), Some(&value));
         assert!(!reads.needs_snapshot());
-        reads.note(b"k", Seen::OfSnapshot);
-        reads.note(b"l", Seen::OfSnapshot);
+        reads.note(key("k"), Seen::OfSnapshot);
+        reads.note(key("l"), Seen::OfSnapshot);
         assert!(reads.needs_snapshot());
         reads.keep_written(&Overlay::from([(key("k"), None)]));
         assert_eq!((reads.of(b"k"), reads.of(b"l")), (Some(&value), None));

@@ -60,8 +60,7 @@ impl Writes {
         &self.newest
     }
 
-    pub fn write(&mut self, key: &[u8], written: Written) {
-        let key = Bytes::copy_from_slice(key);
+    pub fn write(&mut self, key: Bytes, written: Written) {
         let newest = Arc::make_mut(&mut self.newest);
         if self.savepoints.is_empty() {
             newest.insert(key, written);
@@ -103,13 +102,23 @@ impl Writes {
         self.savepoints.clear();
     }
 
+    /// The newest writes, in key order.
+    fn ops(&self) -> impl Iterator<Item = Op<'_>> {
+        self.newest.iter().map(|(key, written)| {
+            let kind = if written.is_some() { Kind::Put } else { Kind::Delete };
+            Op { kind, key, value: written.as_deref().unwrap_or_default() }
+        })
+    }
+
+    /// The one write, if there is one.
+    pub fn only(&self) -> Option<Op<'_>> {
+        self.ops().next().filter(|_| self.newest.len() == 1)
+    }
+
     /// One batch of all writes, in key order.
     pub fn batch(&self) -> WriteBatch {
         let mut batch = WriteBatch::new();
-        for (key, written) in &*self.newest {
-            let kind = if written.is_some() { Kind::Put } else { Kind::Delete };
-            batch.push(Op { kind, key, value: written.as_deref().unwrap_or_default() });
-        }
+        self.ops().for_each(|op| batch.push(op));
         batch
     }
 }
@@ -153,7 +162,8 @@ mod tests {
     }
 
     fn put(writes: &mut Writes, key: &str, value: &str) {
-        writes.write(key.as_bytes(), Some(Bytes::copy_from_slice(value.as_bytes())));
+        let copy = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+        writes.write(copy(key), Some(copy(value)));
     }
 
     #[test]
@@ -164,7 +174,7 @@ mod tests {
         put(&mut writes, "a", "2");
         put(&mut writes, "b", "3");
         let second = writes.savepoint();
-        writes.write(b"a", None);
+        writes.write(Bytes::from_static(b"a"), None);
         put(&mut writes, "a", "4");
         put(&mut writes, "c", "5");
         assert_eq!(text(&writes), "a=4 b=3 c=5");
