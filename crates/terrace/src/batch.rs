@@ -4,6 +4,7 @@
 //! key and, but for a delete, the value, both with a varint length before them.
 
 use std::borrow::Cow;
+use std::cell::Cell;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -90,10 +91,36 @@ pub(crate) struct Op<'a> {
     pub value: &'a [u8],
 }
 
+thread_local! {
+    /// The memory of a batch that this thread has written, for its next batch of one operation.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// A thread keeps no more.
+const SPARE_BYTES: usize = 16 << 10;
+
 impl WriteBatch {
     /// An empty batch.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// A batch of one operation, on a key that is in its place.
+    pub(crate) fn of_one(op: Op<'_>) -> Self {
+        // The thread may be at its end.
+        let mut encoded = SPARE.try_with(Cell::take).unwrap_or_default();
+        encoded.clear();
+        let mut batch = WriteBatch { encoded, ..WriteBatch::default() };
+        batch.push(op);
+        batch
+    }
+
+    /// Keeps the memory for the thread's next batch of one operation.
+    pub(crate) fn give_back(self) {
+        if self.encoded.capacity() <= SPARE_BYTES {
+            // Otherwise it is dropped with the closure.
+            let _ = SPARE.try_with(|spare| spare.set(self.encoded));
+        }
     }
 
     fn rare(&mut self) -> &mut Rare {

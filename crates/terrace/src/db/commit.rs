@@ -99,6 +99,7 @@ impl CommitQueue {
         if self.lead_at_once() {
             let lead = Lead { queue: self, group: Vec::new(), is_over: false };
             let outcome = apply(&[&request]).map_err(Refusal::into_error);
+            request.batch.give_back();
             lead.go_on(room, Vec::new(), &apply);
             return outcome;
         }

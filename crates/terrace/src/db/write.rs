@@ -159,8 +159,7 @@ impl Db {
         {
             return outcome;
         }
-        let mut batch = WriteBatch::new();
-        batch.push(op);
+        let batch = WriteBatch::of_one(op);
         let engine = &self.inner.engine;
         self.commit(batch, !condition.is_none(), options, &|| condition.holds(&**engine, op.key))
     }
