@@ -32,7 +32,7 @@ impl CommitLog {
             None => &files,
         };
         let tables = listing.dead_tables.iter().chain(&listing.hidden_tables);
-        manifest.pass_over(source.numbers().iter().chain(tables).max().copied());
+        manifest.pass_over(source.numbers().iter().chain(tables).copied());
         if let Some(pool) = &in_pool
             && state == StartState::Closed
         {

@@ -22,6 +22,7 @@ use std::path::{Path, PathBuf};
 use terrace_base::checksum::crc32c;
 use terrace_base::{Error, Result};
 use terrace_disk::Fs;
+use terrace_table::Position;
 
 /// The pointer file's name.
 const CURRENT: &str = "CURRENT";
@@ -67,6 +68,22 @@ pub enum FileName {
     Lock,
 }
 
+/// File numbers are lower, so that an index can name each table: a higher number is in no name of ours.
+const MOST_FILES: u64 = Position::MAX_TABLES;
+
+/// A file whose number lies this far behind all others is nobody's: numbers are handed out in order, and few are ahead of
+/// what the manifest knows.
+const GAP: u64 = 1 << 20;
+
+/// The first number behind `next` and behind all those of `numbers` that follow it without a [`GAP`].
+pub(crate) fn behind_all(next: u64, numbers: impl IntoIterator<Item = u64>) -> u64 {
+    let mut numbers: Vec<u64> = numbers.into_iter().collect();
+    numbers.sort_unstable();
+    numbers.into_iter().fold(next, |next, number| {
+        if number < next.saturating_add(GAP) { next.max(number + 1) } else { next }
+    })
+}
+
 impl FileName {
     /// The meaning of `path`'s last component; `None` if it is no name of ours.
     pub fn parse(path: &Path) -> Option<FileName> {
@@ -84,10 +101,10 @@ impl FileName {
 
     fn parse_numbered(name: &str) -> Option<FileName> {
         if let Some(number) = name.strip_prefix("MANIFEST-") {
-            return number.parse().ok().map(FileName::Manifest);
+            return number.parse().ok().filter(|number| *number < MOST_FILES).map(FileName::Manifest);
         }
         let (number, extension) = name.split_once('.')?;
-        let number = number.parse().ok()?;
+        let number = number.parse().ok().filter(|number| *number < MOST_FILES)?;
         match extension {
             "sst" => Some(FileName::Table(number)),
             "sst.new" => Some(FileName::TableHidden(number)),
@@ -227,6 +244,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn numbers_behind_a_gap_do_not_count() {
+        assert_eq!(behind_all(5, []), 5);
+        assert_eq!(behind_all(5, [3, 9, 7, 4]), 10);
+        assert_eq!(behind_all(5, [9 + GAP, 9, 60_000_000]), 10 + GAP);
+        assert_eq!(behind_all(0, [GAP, MOST_FILES - 1]), 0);
+    }
+
+    #[test]
     fn names_round_trip_and_strangers_are_foreign() {
         use FileName::*;
         for name in [
@@ -239,6 +264,7 @@ mod tests {
             TableHidden(7),
             Ingest(12),
             Log(1_000_000),
+            Table(MOST_FILES - 1),
             LogBegun(12),
         ] {
             assert_eq!(FileName::parse(&name.path(Path::new("/d"))), Some(name));
@@ -253,6 +279,10 @@ mod tests {
             "7.sst",
             "000007.sst.bak",
             "0000007.sst",
+            "67108864.sst",
+            "67108864.log",
+            "18446744073709551615.log",
+            "MANIFEST-18446744073709551615",
             "a",
         ] {
             assert_eq!(FileName::parse(Path::new(stranger)), None, "{stranger}");

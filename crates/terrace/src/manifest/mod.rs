@@ -59,7 +59,7 @@ pub use dump::dump;
 pub use edit::{BegunLog, Edit, FORMAT_VERSION, Identity, JobKind, KnownPool, KnownStamp, ListPlace};
 pub use files::{FileName, locate};
 pub(crate) use files::{
-    LOST_FOLDER, REPAIR_FOLDER, REPAIR_RECORD, REPAIR_RECORD_TEMP, is_of_repair, set_current,
+    LOST_FOLDER, REPAIR_FOLDER, REPAIR_RECORD, REPAIR_RECORD_TEMP, behind_all, is_of_repair, set_current,
 };
 pub(crate) use ingest_note::{IngestNote, IngestNotes};
 pub use listing::Listing;
@@ -272,9 +272,11 @@ impl Manifest {
         first..first + count
     }
 
-    /// Hands out no number up to `highest`, the highest of files that were made and may have been forgotten.
-    pub fn pass_over(&self, highest: Option<u64>) {
-        self.next_file.fetch_max(highest.map_or(0, |number| number.saturating_add(1)), Ordering::Relaxed);
+    /// Hands out none of `numbers`, which are of files that were made and may have been forgotten, nor one before them.
+    /// Those far behind all others are [nobody's](files::behind_all).
+    pub fn pass_over(&self, numbers: impl IntoIterator<Item = u64>) {
+        let next = files::behind_all(self.next_file.load(Ordering::Relaxed), numbers);
+        self.next_file.fetch_max(next, Ordering::Relaxed);
     }
 
     /// The next group records the session of the open pool.

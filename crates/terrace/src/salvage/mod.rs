@@ -20,7 +20,7 @@ use terrace_table::{Kind, Table, TableMeta, TableOptions, salvage};
 
 use crate::core::Core;
 use crate::core::report::RepairReport;
-use crate::manifest::{FileName, Identity, IngestNotes, Manifest, State};
+use crate::manifest::{FileName, Identity, IngestNotes, Manifest, State, behind_all};
 use crate::options::EngineKind;
 use crate::pool;
 
@@ -241,11 +241,13 @@ impl Salvage {
     }
 
     fn reserve_numbers(&mut self, known: Option<&State>) -> Result<()> {
-        let highest = self.files()?.into_iter().map(|name| match name {
-            FileName::Table(n) | FileName::TableHidden(n) | FileName::Ingest(n) | FileName::Log(n) => n,
-            _ => 0,
+        let numbers = self.files()?.into_iter().filter_map(|name| match name {
+            FileName::Table(n) | FileName::TableHidden(n) | FileName::Ingest(n) | FileName::Log(n) => Some(n),
+            _ => None,
         });
-        self.next = highest.max().unwrap_or(0).max(known.map_or(0, |s| s.next_file)) + 1;
+        let numbers = Vec::from_iter(numbers);
+        let first = known.map(|state| state.next_file).or(numbers.iter().min().copied());
+        self.next = behind_all(first.unwrap_or(0), numbers) + 1;
         Ok(())
     }
 

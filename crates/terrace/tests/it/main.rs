@@ -32,6 +32,7 @@ mod sparse;
 mod split;
 mod split_repairs;
 mod split_space;
+mod strays;
 mod tables;
 mod unwritable;
 mod values;

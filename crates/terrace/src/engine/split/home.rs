@@ -125,7 +125,7 @@ impl Ssd {
         stamp::verify(&slots, state.identity.origin(), state.stamp)?;
         let pool_bytes = pool.map_or(0, Pool::max_size);
         let unknown = manifest.listing()?.dead_tables;
-        manifest.pass_over(unknown.iter().max().copied());
+        manifest.pass_over(unknown.iter().copied());
         Ok(Ssd {
             tables: Arc::new(TableStore::new(core, manifest)?),
             slots,

@@ -286,7 +286,13 @@ fn numbers_up_to_the_highest_of_a_file_that_is_there_are_passed_over() {
         manifest.take_numbers(1).start
     };
     assert_eq!(
-        [next_after(None), next_after(Some(0)), next_after(Some(7)), next_after(Some(3))],
-        [1, 2, 8, 9]
+        [
+            next_after(None),
+            next_after(Some(0)),
+            next_after(Some(7)),
+            next_after(Some(3)),
+            next_after(Some(1 << 25))
+        ],
+        [1, 2, 8, 9, 10]
     );
 }
