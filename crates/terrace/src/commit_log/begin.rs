@@ -16,6 +16,12 @@ use crate::manifest::{BegunLog, Edit, Manifest};
 /// A disk with less room is kept for what must be written.
 const AMPLE_BYTES: u64 = 1 << 20;
 
+/// Whether what takes `limit` bytes comes to be half full as it grows from `before` to `after`. Then the log after the one
+/// that fills it is made ready, so that the first of an opening is, too.
+pub(crate) fn comes_half_way(before: u64, after: u64, limit: u64) -> bool {
+    before <= limit / 2 && after > limit / 2
+}
+
 impl CommitLog {
     /// The logs, of which the leader, which this is, begins the next; one in the pool has room for a record of `bytes`.
     pub(super) fn begin_next(&self, host: &impl Logged, bytes: u64) -> Result<MutexGuard<'_, Series>> {

@@ -66,6 +66,7 @@ use record::put_batch_head;
 use replay::{Files, Source};
 use sync::sync_all;
 
+pub(crate) use begin::comes_half_way;
 pub(crate) use first::{FirstLog, oldest_first_log};
 pub(crate) use mend::{Entry, are_many_and_small};
 pub(crate) use place::{LogHome, Opened, PoolContents, durability};

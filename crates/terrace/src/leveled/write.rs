@@ -14,6 +14,7 @@ use std::sync::atomic::Ordering;
 use terrace_base::Result;
 
 use super::{LeveledTree, Memtable, WriteBuffer};
+use crate::commit_log::comes_half_way;
 use crate::compaction::leveled::{Load, delay};
 use crate::core::request::Group;
 
@@ -43,11 +44,23 @@ impl<B: WriteBuffer> LeveledTree<B> {
             let full = used > 0 && used + need > limit;
             drop(readable);
             match (full, full_set) {
-                (false, _) => return self.slow_down(used as f64 / limit as f64, full_set, group.bytes()),
+                (false, _) => {
+                    if comes_half_way(used, used + need, limit) {
+                        self.make_ready_soon();
+                    }
+                    return self.slow_down(used as f64 / limit as f64, full_set, group.bytes());
+                }
                 (true, false) => self.rotate_memtable()?,
                 (true, true) => self.wait_for_flush()?,
             }
         }
+    }
+
+    fn make_ready_soon(&self) {
+        self.tidy(|tree| {
+            tree.buffer.make_ready(&tree.manifest);
+            Ok(())
+        });
     }
 
     /// Spreads the wait for background work over the preceding writes, so that no single one stops for long.

@@ -10,7 +10,7 @@ use terrace_disk::Fs;
 use terrace_pmem::Granularity;
 use terrace_sim::EventKind;
 
-use crate::harness::{Engine, Machine, Map, Pausable, Setup, assert_clean, engines_on_files};
+use crate::harness::{Deferred, Engine, Machine, Map, Pausable, Setup, assert_clean, engines_on_files};
 use crate::logs::{all, logs, put};
 
 /// Engines whose log files have every acknowledged write; `slm` keeps some back in DRAM, and has them in its pool.
@@ -70,6 +70,26 @@ fn what_is_written_beside_a_ready_log_survives() {
         let db = machine.open().unwrap();
         assert!(all(&db) == map, "{kind:?}: closed and opened");
         assert_clean(&db);
+    }
+}
+
+/// Must catch an opening whose first memtable is full before the next log is ready.
+#[test]
+fn a_memtable_that_is_half_full_has_the_next_log_made_ready() {
+    for kind in engines_on_files() {
+        let setup = Setup::tiny("page", &Engine::of(kind)).on(Granularity::Page);
+        let (machine, executor) = (Machine::new(&setup), Arc::new(Deferred::default()));
+        let db = Db::open_in(machine.env_on(executor.clone()), machine.dir(), machine.options()).unwrap();
+        let mut map = Map::new();
+        while logs(&machine).len() < 2 {
+            let number = map.len();
+            put(&db, &mut map, &format!("key {number:03}"), 100, false).unwrap();
+            while executor.tidy() {}
+        }
+        assert_eq!((db.stats().counts.flushes, map.len() > 2), (0, true), "{kind:?}");
+        assert!(!is_written(&machine, &logs(&machine)[1]), "{kind:?}: the log is in use");
+        assert!(all(&machine.kill().open().unwrap()) == map, "{kind:?}: killed");
+        db.close().unwrap();
     }
 }
 

@@ -21,7 +21,7 @@ use terrace_table::Kind;
 use super::memtable::{MemSet, MemTable, NODE_OVERHEAD_BYTES, first_bytes, free_slot, index_room};
 use super::{Slm, flush};
 use crate::batch::WriteBatch;
-use crate::commit_log::{Entry, Logged};
+use crate::commit_log::{Entry, Logged, comes_half_way};
 use crate::compaction::backpressure::{Pressure, delay, lead};
 use crate::core::engine::{Engine, no_operands};
 use crate::core::request::Group;
@@ -163,6 +163,12 @@ impl Slm {
         let sixteenth = used * 16 / limit;
         if self.cache_fitted_at.swap(sixteenth, Ordering::Relaxed) != sixteenth {
             self.fit_cache();
+        }
+        if comes_half_way(used, used + room_for(group), limit) {
+            self.jobs.tidy(&self.me, |slm| {
+                slm.log.make_ready(&slm.manifest);
+                Ok(())
+            });
         }
         let mut pressure = Pressure {
             flushed: flushing.map(|memtable| memtable.flushed()),

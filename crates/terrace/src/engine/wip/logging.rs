@@ -15,7 +15,7 @@ use super::Wip;
 use super::bucket::Bucket;
 use super::memtable::BucketMemtable;
 use crate::batch::{Op, WriteBatch};
-use crate::commit_log::{CommitLog, Entry, Logged, Policy, unless_full};
+use crate::commit_log::{CommitLog, Entry, Logged, Policy, comes_half_way, unless_full};
 use crate::core::Core;
 use crate::core::request::Group;
 use crate::manifest::{Edit, Manifest};
@@ -152,7 +152,18 @@ impl Wip {
             self.log.try_to_mend(self);
             return Err(refusal);
         }
-        self.span.lock().add(self.current_log.load(Ordering::Relaxed), group.bytes());
+        let current = self.current_log.load(Ordering::Relaxed);
+        let mut span = self.span.lock();
+        let before = span.bytes_of(current);
+        span.add(current, group.bytes());
+        let after = span.bytes_of(current);
+        drop(span);
+        if comes_half_way(before, after, part_bytes(&self.core, self.pool.as_ref())) {
+            self.jobs.tidy(&self.me, |wip| {
+                wip.log.make_ready(&wip.manifest);
+                Ok(())
+            });
+        }
         Ok(())
     }
 
