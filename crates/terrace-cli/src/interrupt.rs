@@ -6,11 +6,12 @@
 
 use std::io::{self, Read};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use terrace_base::exec::{Executor, ThreadPool};
 
@@ -29,6 +30,12 @@ static STOP: AtomicBool = AtomicBool::new(false);
 /// Becomes true when a signal comes.
 pub fn flag() -> &'static AtomicBool {
     &STOP
+}
+
+/// Has a write beyond the limit of a file's size fail instead of ending the process, which could not say why.
+pub fn survive_limits() {
+    // Where that is refused the process ends as it would have.
+    let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
 }
 
 /// Takes the signals over. Calling again does nothing.

@@ -34,6 +34,7 @@ pub mod text;
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    interrupt::survive_limits();
     let mut out = BufWriter::with_capacity(1 << 16, std::io::stdout().lock());
     let result = run(&cli, &mut out);
     // Output before a failure comes before its message.

@@ -221,7 +221,7 @@ impl OpenArgs {
             return self.open_to_read(dir, Failure::from);
         }
         let mut options = self.options_for(dir);
-        options.create_if_missing = intent == Intent::Create;
+        options.create_if_missing &= intent == Intent::Create;
         match Db::open(dir, options.clone()) {
             // A pool that was moved to other media must not be written to; its contents can be read there.
             Err(Error::InvalidArgument(_)) if intent == Intent::Read && !options.read_only => {

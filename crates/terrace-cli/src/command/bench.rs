@@ -302,7 +302,7 @@ impl<'a> Databases<'a> {
 
     fn open(&mut self, intent: Intent) -> StoreResult<Arc<dyn Store>> {
         let mut options = self.open.options();
-        options.create_if_missing = intent == Intent::Create;
+        options.create_if_missing &= intent == Intent::Create;
         let db = Db::open(self.dir.join(DATABASE), options)?;
         let stats = db.stats();
         // The medium's description says so when it is emulated.

@@ -15,6 +15,9 @@ use terrace_base::size;
 
 const REPAIR_HINT: &str = "`terrace repair DIR` rebuilds what can be rebuilt";
 
+/// The command that problems name which no repair mends.
+const RECOVERS: &str = "`terrace keyspaces DIR --recover`";
+
 /// Reads everything and verifies it: checksums, order, and that every byte of the pool is free or has
 /// one owner.
 ///
@@ -51,8 +54,9 @@ impl Check {
         }
         let count = report.problems.len();
         let things = if count == 1 { "problem" } else { "problems" };
-        Err(Failure::new(exit::NOT_FOUND, format!("the database is damaged: {count} {things}"))
-            .hint(REPAIR_HINT))
+        let is_of_keyspaces = report.problems.iter().all(|problem| problem.contains(RECOVERS));
+        let hint = if is_of_keyspaces { format!("{RECOVERS} mends that") } else { REPAIR_HINT.into() };
+        Err(Failure::new(exit::NOT_FOUND, format!("the database is damaged: {count} {things}")).hint(hint))
     }
 }
 

@@ -1,7 +1,7 @@
 //! `terrace export`.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
@@ -53,6 +53,7 @@ impl Export {
             let records = self.records()?;
             return self.write_records(&records, out).map(|_| ());
         };
+        refuse_files_of(&self.dir, path)?;
         interrupt::install()?;
         let records = self.write_file(&self.records()?, path)?;
         Ok(writeln!(out, "exported {} records to {}", grouped(records), path.display())?)
@@ -76,6 +77,7 @@ impl Export {
     }
 
     fn write_file(&self, records: &Records, path: &Path) -> CommandResult<u64> {
+        refuse_locked(path)?;
         let Some(path) = replaceable(path)? else {
             let file = File::options().write(true).open(path).map_err(|e| Failure::io(path, "open", e))?;
             return self.write_records(records, &mut &file);
@@ -111,6 +113,32 @@ impl Export {
         out.write_all(&lines)?;
         bar.finish_and_clear();
         Ok(records)
+    }
+}
+
+/// Refuses a target beside the files of the database in `dir`, which it would replace or be taken for.
+fn refuse_files_of(dir: &Path, path: &Path) -> CommandResult {
+    let place = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    let beside = place.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match (beside.canonicalize(), dir.canonicalize()) {
+        (Ok(beside), Ok(dir)) if beside == dir => Err(Failure::usage(format!(
+            "{} lies in the directory of the database, which is for the database's files: name another place",
+            path.display()
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a file that a process has locked, this one's own pool among them.
+fn refuse_locked(path: &Path) -> CommandResult {
+    if !path.metadata().is_ok_and(|found| found.is_file()) {
+        return Ok(());
+    }
+    match File::open(path).map(|file| file.try_lock()) {
+        Ok(Err(TryLockError::WouldBlock)) => {
+            Err(Failure::usage(format!("{} is in use: name another place", path.display())))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -1,6 +1,8 @@
 //! Keyspaces from the command line.
 
-use crate::support::Bed;
+use std::path::PathBuf;
+
+use crate::support::{Bed, run};
 
 const USERS: [&str; 2] = ["--keyspace", "users"];
 
@@ -191,4 +193,35 @@ fn records_expire_where_they_are_to() {
     );
     bed.run("keyspaces", &["--ttl", "1h"]).fails(2, &["--make"]);
     bed.run::<&str>("check", &[]).text();
+}
+
+/// Must catch a listing that says there are none where it cannot know, and a hint at a repair that mends nothing.
+#[test]
+fn names_that_cannot_be_read_are_no_empty_list() {
+    let bed = Bed::new();
+    bed.run("put", &["a", "b", "--engine", "lsm"]).text();
+    let merging = ["--make", "s", "--merge", "append", "--deferred"];
+    bed.run("keyspaces", &merging).text();
+    let records: String = (0..200).map(|i| format!("{i:05}\t{}\n", "v".repeat(100))).collect();
+    for _ in 0..2 {
+        bed.run("merge", &["k", "o", "--keyspace", "s"]).text();
+        let args = ["-", "--set", "lsm.memtable_bytes=4096"];
+        bed.run_with("import", &args, records.as_bytes()).text();
+    }
+    let tables = std::fs::read_dir(&bed.db).unwrap().map(|entry| entry.unwrap().path());
+    let tables: Vec<_> = tables.filter(|path| path.extension().is_some_and(|e| e == "sst")).collect();
+    let has_names = |path: &PathBuf| {
+        run(&["dump", "--entries", path.to_str().unwrap()]).text().contains("terrace-spaces")
+    };
+    let named: Vec<_> = tables.into_iter().filter(has_names).collect();
+    assert!(!named.is_empty(), "no table has the names");
+    named.iter().for_each(|path| std::fs::write(path, b"").unwrap());
+    bed.run::<&str>("keyspaces", &[]).fails(3, &["corruption"]);
+    bed.run::<&str>("repair", &[]).fails(1, &[]);
+    let checked = bed.run::<&str>("check", &[]);
+    if checked.code != 0 {
+        checked.fails(1, &["keyspaces", "--recover"]);
+        bed.run("keyspaces", &["--recover"]).text();
+        assert_eq!(bed.run::<&str>("check", &[]).code, 0);
+    }
 }

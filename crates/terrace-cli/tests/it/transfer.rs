@@ -81,6 +81,39 @@ fn export_writes_into_what_is_no_file() {
     bed.run("export", &[bed.root.path()]).fails(2, &["is a directory"]);
 }
 
+/// Must catch an export that replaces a file of the database, or lies where it is taken for one.
+#[test]
+fn no_export_lies_among_the_files_of_a_database() {
+    for engine in ["lsm", "slm"] {
+        let bed = Bed::new();
+        let pool = bed.path("pool");
+        let place = format!("emulated:dram@{}", pool.display());
+        let args = [&["-", "--engine", engine][..], if engine == "slm" { &["--pool", &place] } else { &[] }];
+        bed.run_with("import", &args.concat(), b"a\tb\n").text();
+        let names = std::fs::read_dir(&bed.db).unwrap().map(|entry| entry.unwrap().path());
+        for path in names.chain([bed.db.join("000099.sst")]) {
+            bed.run("export", &[&path]).fails(2, &["name another place"]);
+        }
+        if engine == "slm" {
+            bed.run("export", &[&pool]).fails(2, &["is in use", "name another place"]);
+        }
+        assert_eq!(bed.export(), b"a\tb\n");
+        assert_eq!(bed.run::<&str>("check", &[]).code, 0);
+    }
+}
+
+/// An array has no names for what is in it.
+#[test]
+fn only_objects_are_records_in_json() {
+    let bed = Bed::new();
+    for line in ["[\"a\",null,\"b\",null]", "\"a\"", "7", "null"] {
+        let run = bed.run_with("import", &["-", "--format", "json"], line.as_bytes());
+        run.fails(3, &["line 1", "not an object"]);
+    }
+    bed.run_with("import", &["-", "--format", "json"], b" {\"key\":\"a\",\"value\":\"b\"}").text();
+    assert_eq!(bed.export(), b"a\tb\n");
+}
+
 #[test]
 fn json_carries_the_same_records() {
     let bed = Bed::new();

@@ -6,13 +6,15 @@ use crate::core::report::CheckReport;
 use crate::db::Store;
 use crate::keyspaces::{DATED, Space, all_dated, deadline_of};
 
+/// What brings back names and markers of keyspaces. A repair does not.
+pub(super) const RECOVERS: &str = "`terrace keyspaces DIR --recover`, or Db::recover_keyspaces,";
+
 impl Store {
     /// Checks the catalogue, that every key is some keyspace's, and that what can expire says when. `changing` is
     /// locked.
     pub(in crate::db) fn check_keyspaces(&self, report: &mut CheckReport) -> Result<()> {
         if self.catalog.default_space() == Space::Alone {
-            let tell =
-                |what| format!("{what} and the database has no marker of them; recover_keyspaces sets it");
+            let tell = |what| format!("{what} and the database has no marker of them; {RECOVERS} sets it");
             if report.note(self.has_unknown_operands())?.unwrap_or_default() {
                 report.problems.push(tell("keyspaces have operands"));
             } else if report.note(self.has_lost_marker())?.unwrap_or_default() {
@@ -40,7 +42,7 @@ impl Store {
         let known = |number| number == 0 || numbers.binary_search(&number).is_ok();
         let unknown = report.note(self.unknown(known))?.unwrap_or_default();
         report.problems.extend(unknown.into_iter().map(|(number, key)| match number {
-            Some(number) => format!("keyspace {number} has keys and no name; recover_keyspaces gives it one"),
+            Some(number) => format!("keyspace {number} has keys and no name; {RECOVERS} gives it one"),
             None => format!("the key at \"{}\" belongs to no keyspace", key.escape_ascii()),
         }));
         let without_deadline = report.note(self.without_deadline())?.unwrap_or_default();

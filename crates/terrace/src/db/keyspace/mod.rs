@@ -106,8 +106,13 @@ impl Db {
 
     /// The names of all keyspaces, in order. The database itself, whose keys are those of the default one, is not
     /// among them.
+    ///
+    /// # Errors
+    ///
+    /// Why it is not known which there are, if their names cannot be read.
     pub fn keyspaces(&self) -> Result<Vec<String>> {
         callbacks::check_none_runs()?;
+        self.inner.catalog.check_readable()?;
         let _unchanged = self.inner.catalog.hold();
         Ok(self.inner.names()?.into_keys().collect())
     }

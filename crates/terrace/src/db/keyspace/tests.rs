@@ -5,6 +5,7 @@ use terrace_pmem::Profile;
 use terrace_table::{Compression, Kind};
 
 use super::catalog::place_of;
+use super::check::RECOVERS;
 use super::records::{CATALOGUE, NEXT, Named, named, number_of, of_numbers, version_of};
 use crate::batch::{Op, WriteBatch};
 use crate::keyspaces::{DATED, MergeOperator, OperatorName, TableSettings};
@@ -52,7 +53,7 @@ fn check(db: &Db) -> Vec<String> {
 fn a_keyspace_that_has_lost_its_name_gets_another() {
     for engine in [EngineKind::Lsm, EngineKind::Slm, EngineKind::Turbo] {
         let (_dir, db) = damaged(engine, &[&named("one")]);
-        assert_eq!(check(&db), ["keyspace 1 has keys and no name; recover_keyspaces gives it one"]);
+        assert_eq!(check(&db), [format!("keyspace 1 has keys and no name; {RECOVERS} gives it one")]);
         assert_eq!(db.recover_keyspaces().unwrap(), ["recovered-1"]);
         assert_eq!(check(&db), Vec::<String>::new());
         let found = db.keyspace("recovered-1").unwrap().get("name").unwrap();
@@ -82,8 +83,8 @@ fn operands_without_a_catalogue_are_told_and_get_a_keyspace() {
     for _ in 0..2 {
         let db = open(&dir, EngineKind::Lsm);
         let told =
-            "keyspaces have operands and the database has no marker of them; recover_keyspaces sets it";
-        assert_eq!((check(&db), db.iter().unwrap().next().unwrap().is_err()), (vec![told.to_owned()], true));
+            format!("keyspaces have operands and the database has no marker of them; {RECOVERS} sets it");
+        assert_eq!((check(&db), db.iter().unwrap().next().unwrap().is_err()), (vec![told], true));
     }
     let db = open(&dir, EngineKind::Lsm);
     assert_eq!(db.recover_keyspaces().unwrap(), ["recovered-1"]);
