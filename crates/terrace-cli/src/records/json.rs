@@ -23,8 +23,9 @@ struct Line<'a> {
 }
 
 pub(super) fn read(line: &[u8], record: &mut Record) -> Result<(), String> {
-    if line.trim_ascii_start().first() != Some(&b'{') {
-        return Err("not an object such as {\"key\":\"k\",\"value\":\"v\"}".into());
+    // The library would take an array's elements for the fields, in their order.
+    if line.trim_ascii_start().first() == Some(&b'[') {
+        return Err("not a record: an array, and no object such as {\"key\":\"k\",\"value\":\"v\"}".into());
     }
     let line: Line<'_> = serde_json::from_slice(line).map_err(|e| problem(&e))?;
     fill("key", line.key, line.key_b64, &mut record.key)?;

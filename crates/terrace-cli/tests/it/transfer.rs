@@ -108,7 +108,7 @@ fn only_objects_are_records_in_json() {
     let bed = Bed::new();
     for line in ["[\"a\",null,\"b\",null]", "\"a\"", "7", "null"] {
         let run = bed.run_with("import", &["-", "--format", "json"], line.as_bytes());
-        run.fails(3, &["line 1", "not an object"]);
+        run.fails(3, &["line 1", "not a record"]);
     }
     bed.run_with("import", &["-", "--format", "json"], b" {\"key\":\"a\",\"value\":\"b\"}").text();
     assert_eq!(bed.export(), b"a\tb\n");

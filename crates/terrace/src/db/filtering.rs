@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use terrace_base::{ErrorKind, Result};
 
 use super::Store;
-use super::read::shown_with_number;
 use super::removal::{KEYS, KEYS_SEEN};
+use super::shown::shown_with_number;
 use crate::core::filters::{Judge, Noted, Stretch};
 use crate::keyspaces::Places;
 

@@ -14,6 +14,7 @@ mod range_delete;
 mod read;
 mod removal;
 mod scrub;
+mod shown;
 mod swap;
 mod traces;
 mod transaction;

@@ -16,6 +16,7 @@ use crate::db::entries::Entries;
 use crate::db::iter::{DbIter, StoredIter};
 use crate::db::keyspace::{Keyspace, catalog};
 use crate::db::range::KeyRange;
+use crate::db::shown::shown;
 use crate::db::{Db, DirectoryLock, Store};
 use crate::keyspaces::{Places, Space, after_prefix, is_high};
 
@@ -415,40 +416,4 @@ impl Snapshot {
     fn bounded(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<DbIter> {
         DbIter::new(&self.hold, self.space, from, to)
     }
-}
-
-/// What `f` makes of the value of `key`, at snapshot `at` or now.
-fn shown<T>(
-    core: &Core,
-    engine: &dyn Engine,
-    key: &[u8],
-    at: Option<u64>,
-    f: impl FnOnce(&[u8]) -> T,
-) -> Result<Option<T>> {
-    shown_with_number(core, engine, key, at, |_, value| f(value))
-}
-
-/// The same of its version's number and the value.
-pub(super) fn shown_with_number<T>(
-    core: &Core,
-    engine: &dyn Engine,
-    key: &[u8],
-    at: Option<u64>,
-    f: impl FnOnce(u64, &[u8]) -> T,
-) -> Result<Option<T>> {
-    let (mut f, mut made) = (Some(f), None);
-    let failures = || core.table_reader.maps().failures();
-    let (failed_maps, mut has_failed) = (failures(), false);
-    engine.get_with(key, at, &mut |value| {
-        if value.failure().is_none() {
-            made = f.take().map(|f| f(value.number, &value));
-        }
-        // As long as the value keeps its mapping.
-        has_failed = value.is_own() && failures() != failed_maps;
-    })?;
-    engine.intact()?;
-    if has_failed {
-        return Err(core.shown_as_zeros());
-    }
-    Ok(made)
 }

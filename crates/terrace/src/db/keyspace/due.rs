@@ -12,8 +12,8 @@ use terrace_base::{Error, ErrorKind, Result};
 use crate::core::Core;
 use crate::core::engine::EngineIter;
 use crate::db::Store;
-use crate::db::read::shown_with_number;
 use crate::db::removal::{KEYS, KEYS_SEEN, KEYS_WITHOUT_ORDER};
+use crate::db::shown::shown_with_number;
 use crate::keyspaces::{Prefix, all_dated};
 
 /// How far the search has come.
