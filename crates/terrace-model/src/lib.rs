@@ -37,6 +37,8 @@ mod batch {
             &self.0
         }
 
+        pub fn give_back(self) {}
+
         pub fn len(&self) -> usize {
             self.0.len()
         }
