@@ -273,7 +273,7 @@ impl Manifest {
     }
 
     /// Hands out none of `numbers`, which are of files that were made and may have been forgotten, nor one before them.
-    /// Those far behind all others are [nobody's](files::behind_all).
+    /// Those far behind all others are nobody's: nothing of the database has such a number.
     pub fn pass_over(&self, numbers: impl IntoIterator<Item = u64>) {
         let next = files::behind_all(self.next_file.load(Ordering::Relaxed), numbers);
         self.next_file.fetch_max(next, Ordering::Relaxed);
