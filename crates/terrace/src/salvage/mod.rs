@@ -15,6 +15,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use terrace_base::{Error, Result};
 use terrace_disk::Access;
+use terrace_log::LogReader;
 use terrace_pmem::{Opened as Condition, Pool};
 use terrace_table::{Kind, Table, TableMeta, TableOptions, salvage};
 
@@ -240,15 +241,41 @@ impl Salvage {
         Ok(self.files()?.into_iter().filter_map(number).collect())
     }
 
+    /// No number of a file is given again. What lies far behind all others and does not say what it is has a number that
+    /// the database never gave: a log is set aside.
     fn reserve_numbers(&mut self, known: Option<&State>) -> Result<()> {
-        let numbers = self.files()?.into_iter().filter_map(|name| match name {
-            FileName::Table(n) | FileName::TableHidden(n) | FileName::Ingest(n) | FileName::Log(n) => Some(n),
+        let numbered = self.files()?.into_iter().filter_map(|name| match name {
+            FileName::Table(n) | FileName::TableHidden(n) | FileName::Ingest(n) | FileName::Log(n) => {
+                Some((n, name))
+            }
             _ => None,
         });
-        let numbers = Vec::from_iter(numbers);
-        let first = known.map(|state| state.next_file).or(numbers.iter().min().copied());
-        self.next = behind_all(first.unwrap_or(0), numbers) + 1;
+        let mut numbered = Vec::from_iter(numbered);
+        numbered.sort_by_key(|(number, _)| *number);
+        let first = known.map(|state| state.next_file).or(numbered.first().map(|(number, _)| *number));
+        self.next = behind_all(first.unwrap_or(0), numbered.iter().map(|(number, _)| *number));
+        let behind = numbered.partition_point(|(number, _)| *number < self.next);
+        for (number, name) in numbered.split_off(behind) {
+            if self.is_told_by_itself(name)? {
+                self.next = number + 1;
+            } else if matches!(name, FileName::Log(_)) {
+                self.set_aside(name.to_string(), "it is no log, and the database never gave its number");
+                // From the view alone.
+                self.core.fs().remove(&name.path(&self.core.dir))?;
+            }
+        }
+        self.next += 1;
         Ok(())
+    }
+
+    /// Whether a file says what it is.
+    fn is_told_by_itself(&self, name: FileName) -> Result<bool> {
+        let (fs, path) = (self.core.fs(), name.path(&self.core.dir));
+        Ok(match name {
+            FileName::Table(_) => Table::identify(fs, &path).is_ok(),
+            FileName::Log(_) => LogReader::origin(fs, &path)?.is_some(),
+            _ => false,
+        })
     }
 
     /// Identifies the table in each file. Files of another database and second copies are set aside.
