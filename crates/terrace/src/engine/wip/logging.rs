@@ -156,9 +156,9 @@ impl Wip {
         let mut span = self.span.lock();
         let before = span.bytes_of(current);
         span.add(current, group.bytes());
-        let after = span.bytes_of(current);
         drop(span);
-        if comes_half_way(before, after, part_bytes(&self.core, self.pool.as_ref())) {
+        let part = part_bytes(&self.core, self.pool.as_ref());
+        if comes_half_way(before, before + group.bytes(), part) {
             self.jobs.tidy(&self.me, |wip| {
                 wip.log.make_ready(&wip.manifest);
                 Ok(())
