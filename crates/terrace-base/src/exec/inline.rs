@@ -15,6 +15,11 @@ impl Inline {
     pub fn pending(&self) -> usize {
         self.queue.lock().len()
     }
+
+    /// Jobs of `lane` not yet run.
+    pub fn pending_in(&self, lane: Lane) -> usize {
+        self.queue.lock().lanes[lane as usize].len()
+    }
 }
 
 impl Executor for Inline {

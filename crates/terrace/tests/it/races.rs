@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrace::{Db, EngineKind};
 use terrace_base::ErrorKind;
-use terrace_base::exec::{Executor, Inline};
+use terrace_base::exec::{Executor, Inline, Lane};
 use terrace_sim::EventKind;
 
 use crate::harness::{Engine, Machine, Setup, assert_clean, entries};
@@ -34,7 +34,7 @@ fn a_memtable_flushed_while_leftovers_are_looked_for_stays_readable() {
         // Until a memtable waits for a flush that nobody does.
         while held.help() {}
         let mut i = 0;
-        while held.pending() == 0 {
+        while held.pending_in(Lane::Flush) == 0 {
             db.put(&key(i), &[2; 40]).unwrap();
             i += 1;
         }
