@@ -8,11 +8,30 @@ use terrace::{
     KeyspaceOptions, Result, WriteBatch,
 };
 
+use crate::escape::unescape;
+
+/// How long records live, on the command line.
+pub fn expiry(text: &str) -> std::result::Result<Expiry, String> {
+    match text {
+        "forever" => Ok(Expiry::ByEntry),
+        _ => humantime::parse_duration(text)
+            .map(Expiry::After)
+            .map_err(|e| format!("{e}; it is a duration like 30m, 12h or 7days, or forever")),
+    }
+}
+
+/// The name that `text` on the command line stands for, escaped as keys are: what is printed can be given.
+pub fn name(text: &str) -> std::result::Result<String, String> {
+    let mut name = Vec::with_capacity(text.len());
+    unescape(text.as_bytes(), &mut name)?;
+    String::from_utf8(name).map_err(|_| "a name is text in UTF-8".to_string())
+}
+
 /// The flag that says which keyspace.
 #[derive(Debug, Clone, Default, Args)]
 pub struct KeyspaceArg {
     /// The keyspace, if it is not the default one
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = name)]
     pub keyspace: Option<String>,
 }
 

@@ -11,6 +11,7 @@
 //!    power cut could take from it. A pool on another kind of media is not written to.
 
 mod begin;
+mod beyond;
 mod debt;
 mod guard;
 mod salvage;
@@ -20,15 +21,17 @@ use std::path::{Component, Path, PathBuf};
 
 use terrace_base::rng::Rng;
 use terrace_base::{Error, ErrorKind, Result};
-use terrace_log::LogReader;
 use terrace_pmem::{Granularity, Known, MediaRequest, Opened, Pool, PoolOptions, Profile};
 
 use crate::core::Core;
-use crate::manifest::{BegunLog, FileName, Identity, KnownPool, Manifest};
+use crate::manifest::{Identity, KnownPool, Manifest};
 use crate::options::{EngineKind, Options, PoolChoice};
 use crate::stats::Stats;
 
+use beyond::may_be_ahead;
+
 pub(crate) use begin::pool_options;
+pub(crate) use beyond::{Beyond, beyond_logs};
 pub(crate) use debt::{is_reclaim_due, may_reclaim, pay_before_check, reclaim};
 pub(crate) use guard::{refuse_headless, refuse_name_of_another_file, refuse_used};
 pub(crate) use salvage::{Sought, open_to_repair};
@@ -201,7 +204,7 @@ pub(crate) fn open(core: &Core, manifest: &Manifest) -> Result<Option<(Pool, Sta
         Err(e) if may_replace(core, identity) && is_unusable(&e) => {
             salvage::admit_replacing(core, &path, &pool_options(core, media), identity)?;
             // An ordinary file holds nothing beyond tables and log, once it was closed or power has failed.
-            if may_be_ahead(core, manifest) {
+            if may_be_ahead(core, &state, manifest.is_sealed()) {
                 return Err(damaged(&path, e));
             }
             tracing::warn!(error = %e, "the pool is unusable and is made anew");
@@ -218,26 +221,6 @@ pub(crate) fn open(core: &Core, manifest: &Manifest) -> Result<Option<(Pool, Sta
             Err(Error::corruption(&path, 0, "a pool that nothing can have torn", found))
         }
     }
-}
-
-/// Whether a pool in an ordinary file may hold more than its logs, which are written a little behind it: the
-/// process that wrote them was killed, and the page cache still has everything. Then damage to the pool is
-/// not due to a power cut.
-fn may_be_ahead(core: &Core, manifest: &Manifest) -> bool {
-    let epoch = core.fs().epoch(&core.dir);
-    let is_written = |begun: &BegunLog| {
-        // One that was merely ready has no record. What cannot be read may have some.
-        let (path, mut has_records) = (FileName::Log(begun.number).path(&core.dir), false);
-        let read = LogReader::look(core.fs(), &path, begun.number, &mut |_, _| {
-            has_records = true;
-            Ok(())
-        });
-        has_records || read.is_err()
-    };
-    let state = manifest.state();
-    let is_ahead =
-        || state.needed_begun().filter(|begun| begun.epoch == epoch).any(|begun| is_written(&begun));
-    !manifest.is_sealed() && epoch != 0 && is_ahead()
 }
 
 /// If a pool is known to have been in this place and none is there, that is damage, unless another version

@@ -7,7 +7,9 @@ use std::time::Duration;
 use clap::Args;
 use terrace::{Db, Expiry, Keyspace, KeyspaceOptions, MergeOperator, TableSettings};
 
+use crate::escape::escaped;
 use crate::failure::CommandResult;
+use crate::keyspace::{expiry, name};
 use crate::open::{Intent, OpenArgs, plain};
 
 /// Lists the keyspaces of a database, a name a line; makes or drops one; names those that damage left without a name.
@@ -21,7 +23,7 @@ pub struct Keyspaces {
     /// The database
     pub dir: PathBuf,
     /// Make this keyspace, if there is none
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["drop", "recover"])]
+    #[arg(long, value_name = "NAME", value_parser = name, conflicts_with_all = ["drop", "recover"])]
     pub make: Option<String>,
     /// How long the records of the keyspace to be made live, if their puts say nothing: 30m, 12h, 7days, or forever.
     /// Whether they can expire is fixed when it is made; another time holds for what is put from now on
@@ -38,7 +40,7 @@ pub struct Keyspaces {
     #[arg(long, value_name = "SETTINGS", requires = "make", value_parser = tables)]
     pub tables: Option<TableSettings>,
     /// Drop this keyspace with all its records
-    #[arg(long, value_name = "NAME", conflicts_with = "recover")]
+    #[arg(long, value_name = "NAME", value_parser = name, conflicts_with = "recover")]
     pub drop: Option<String>,
     /// Give keyspaces that have records and no name, which only damage can leave, new names, and print these
     #[arg(long)]
@@ -69,15 +71,6 @@ impl From<Operator> for MergeOperator {
             Operator::Append => MergeOperator::append(),
             Operator::Max => MergeOperator::max(),
         }
-    }
-}
-
-fn expiry(text: &str) -> Result<Expiry, String> {
-    match text {
-        "forever" => Ok(Expiry::ByEntry),
-        _ => humantime::parse_duration(text)
-            .map(Expiry::After)
-            .map_err(|e| format!("{e}; it is a duration like 30m, 12h or 7days, or forever")),
     }
 }
 
@@ -112,9 +105,9 @@ impl Keyspaces {
         }
         let names = if self.recover { db.recover_keyspaces()? } else { db.keyspaces()? };
         let line = |name: &String| -> CommandResult<String> {
-            let shown = name.escape_debug();
+            let shown = escaped(name.as_bytes());
             if !self.long {
-                return Ok(shown.to_string());
+                return Ok(shown);
             }
             let keyspace = db.keyspace(name)?;
             let later = if keyspace.keeps_operands() { ", deferred" } else { "" };

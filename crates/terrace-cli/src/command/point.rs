@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use terrace::{Error, MAX_KEY_BYTES, MAX_VALUE_BYTES};
+use terrace::{Error, Expiry, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
 use crate::args::{bytes_of, file_of, optional_bytes};
 use crate::command::scan::key_range;
 use crate::escape;
 use crate::failure::{CommandResult, Failure, exit};
 use crate::interrupt;
-use crate::keyspace::{KeyspaceArg, Records};
+use crate::keyspace::{KeyspaceArg, Records, expiry};
 use crate::made::Made;
 use crate::open::{Intent, OpenArgs};
 use crate::records::within_limits;
@@ -105,9 +105,10 @@ pub struct Put {
     /// Take the key and the value in hexadecimal
     #[arg(long)]
     pub hex: bool,
-    /// How long the record lives: 30m, 12h, 7days. A keyspace that is made by this has records that can expire
-    #[arg(long, value_name = "DURATION", requires = "keyspace", value_parser = humantime::parse_duration)]
-    pub ttl: Option<Duration>,
+    /// How long the record lives: 30m, 12h, 7days, or forever. A keyspace that is made by this has records that can
+    /// expire
+    #[arg(long, value_name = "DURATION", requires = "keyspace", value_parser = expiry)]
+    pub ttl: Option<Expiry>,
     /// The keyspace.
     #[command(flatten)]
     pub keyspace: KeyspaceArg,
@@ -131,7 +132,9 @@ impl Put {
         // Closed even where there was no room: earlier records are kept.
         let written = match self.ttl {
             None => self.keyspace.of(&db, true).and_then(|records| records.put(&key, &value)),
-            Some(ttl) => self.keyspace.put_with_ttl(&db, &key, &value, ttl),
+            Some(Expiry::After(ttl)) => self.keyspace.put_with_ttl(&db, &key, &value, ttl),
+            // Also where the keyspace says otherwise.
+            Some(Expiry::ByEntry) => self.keyspace.put_with_ttl(&db, &key, &value, Duration::MAX),
         };
         let closed = db.close();
         if let Some(made) = made.filter(|_| written.is_err()) {

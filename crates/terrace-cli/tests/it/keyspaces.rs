@@ -43,6 +43,43 @@ fn keyspaces_that_do_not_exist_are_refused_and_not_made() {
     assert_eq!(bed.run::<&str>("keyspaces", &[]).text(), "");
 }
 
+/// Names are read as they are printed, and as keys are.
+#[test]
+fn names_of_any_text_come_back() {
+    let bed = Bed::new();
+    let typed =
+        ["a\\tb", "back\\\\slash", "\\x07", "it's \"quoted\"", "Straße", " "].map(|name| name.to_string());
+    for (i, name) in typed.iter().enumerate() {
+        bed.run("put", &["key", &i.to_string(), "--keyspace", name]).text();
+    }
+    let listed = bed.run::<&str>("keyspaces", &[]).text();
+    let mut sorted = typed.to_vec();
+    sorted.sort_by_key(|name| listed.lines().position(|line| line == name));
+    assert_eq!(listed.lines().collect::<Vec<_>>(), sorted);
+    for (i, name) in typed.iter().enumerate() {
+        assert_eq!(bed.run("get", &["key", "--keyspace", name]).text(), format!("{i}\n"));
+        bed.run("keyspaces", &["--make", name]).text();
+        bed.run("keyspaces", &["--drop", name]).text();
+    }
+    assert_eq!(bed.run::<&str>("keyspaces", &[]).text(), "");
+    bed.run("keyspaces", &["--make", "a\\q"]).fails(2, &["\\q is no escape"]);
+    bed.run("keyspaces", &["--make", "\\xff"]).fails(2, &["UTF-8"]);
+}
+
+#[test]
+fn a_record_that_stays_is_put_among_those_that_expire() {
+    let bed = Bed::new();
+    bed.run("keyspaces", &["--make", "sessions", "--ttl", "1ms"]).text();
+    let put = |key: &str, more: &[&str]| {
+        bed.run("put", &[&[key, "1", "--keyspace", "sessions"], more].concat()).text();
+    };
+    put("stays", &["--ttl", "forever"]);
+    put("goes", &[]);
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    assert_eq!(bed.run("scan", &["--keys", "--keyspace", "sessions"]).text(), "stays\n");
+    bed.run("put", &["a", "1", "--keyspace", "sessions", "--ttl", "long"]).fails(2, &["or forever"]);
+}
+
 #[test]
 fn keyspaces_are_imported_exported_and_dropped() {
     let bed = Bed::new();

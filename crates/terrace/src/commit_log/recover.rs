@@ -31,8 +31,7 @@ impl CommitLog {
             Some(gathered) => gathered,
             None => &files,
         };
-        let tables = listing.dead_tables.iter().chain(&listing.hidden_tables);
-        manifest.pass_over(source.numbers().iter().chain(tables).copied());
+        manifest.pass_over(source.numbers().into_iter().chain(listing.unknown_numbers()));
         if let Some(pool) = &in_pool
             && state == StartState::Closed
         {

@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 
 use terrace_base::Result;
 use terrace_disk::Fs;
+use terrace_log::LogReader;
+use terrace_table::Table;
 
 use super::files::{self, FileName};
+use super::replay;
 use super::state::State;
 
 /// A directory compared with a state.
@@ -27,8 +30,24 @@ pub struct Listing {
     pub ingests: Vec<PathBuf>,
     /// Old manifests, half-written pointers, logs no longer needed and logs that were only begun.
     pub leftovers: Vec<PathBuf>,
-    /// Every other name.
+    /// The numbers of other tables and logs that name another database.
+    pub anothers: Vec<u64>,
+    /// Every other name, and every file that would be dead or a leftover and names another database.
     pub foreign: Vec<PathBuf>,
+}
+
+/// Whether a file names another database than `origin`. One that cannot be read, as what was cut short, names none.
+pub(super) fn is_anothers(fs: &dyn Fs, dir: &Path, name: &FileName, origin: u64) -> bool {
+    let path = name.path(dir);
+    let named = match name {
+        FileName::Table(_) => Table::identify(fs, &path).ok().map(|(_, origin)| origin),
+        FileName::Log(_) => LogReader::origin(fs, &path).ok().flatten().map(|origin| origin.database),
+        FileName::Manifest(number) => {
+            replay::read(fs, dir, *number).ok().map(|(state, _)| state.identity.origin())
+        }
+        _ => None,
+    };
+    named.is_some_and(|named| named != origin)
 }
 
 impl Listing {
@@ -38,6 +57,7 @@ impl Listing {
         let (ours, foreign) = files::list(fs, dir)?;
         let mut listing = Listing { foreign, ..Listing::default() };
         let mut present = BTreeSet::new();
+        let origin = state.identity.origin();
         for name in ours {
             match name {
                 FileName::Table(number) => {
@@ -48,14 +68,35 @@ impl Listing {
                 FileName::Current | FileName::Slots | FileName::Lock => (),
                 FileName::TableHidden(number) => listing.hidden_tables.push(number),
                 FileName::Ingest(_) => listing.ingests.push(name.path(dir)),
+                FileName::Log(_) | FileName::Manifest(_) if is_anothers(fs, dir, &name, origin) => {
+                    listing.note_anothers(dir, name);
+                }
                 FileName::Log(_) | FileName::LogBegun(_) | FileName::Manifest(_) | FileName::CurrentTemp => {
                     listing.leftovers.push(name.path(dir));
                 }
             }
         }
         listing.logs.sort_unstable();
-        listing.dead_tables = present.iter().copied().filter(|number| !state.has_file(*number)).collect();
+        for number in present.iter().copied().filter(|number| !state.has_file(*number)) {
+            let name = FileName::Table(number);
+            match is_anothers(fs, dir, &name, origin) {
+                true => listing.note_anothers(dir, name),
+                false => listing.dead_tables.push(number),
+            }
+        }
         listing.missing_tables = state.files().filter(|number| !present.contains(number)).collect();
         Ok(listing)
+    }
+
+    fn note_anothers(&mut self, dir: &Path, name: FileName) {
+        if let FileName::Table(number) | FileName::Log(number) = name {
+            self.anothers.push(number);
+        }
+        self.foreign.push(name.path(dir));
+    }
+
+    /// The numbers that files have which the state does not know. They are not given out again.
+    pub fn unknown_numbers(&self) -> impl Iterator<Item = u64> + '_ {
+        [&self.logs, &self.dead_tables, &self.hidden_tables, &self.anothers].into_iter().flatten().copied()
     }
 }

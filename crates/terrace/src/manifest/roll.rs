@@ -3,6 +3,7 @@
 use terrace_base::Result;
 use terrace_log::{FileSegment, LogWriter};
 
+use super::listing::is_anothers;
 use super::{Edit, FileName, Manifest, State, Writer, codec, files, replay};
 
 /// The approximate size of a snapshot's records.
@@ -46,14 +47,16 @@ impl Manifest {
         self.remove_others(&mut self.writer.lock());
     }
 
-    /// Removes every manifest but the one in force, once that has decided about its newest group. One that cannot be
-    /// removed is a harmless leftover.
+    /// Removes every manifest of the database but the one in force, once that has decided about its newest group. One
+    /// that cannot be removed is a harmless leftover.
     fn remove_others(&self, writer: &mut Writer) {
         let Some(in_force) = writer.in_force.filter(|_| writer.others && !writer.undecided) else { return };
         writer.others = false;
         let removed: Result<()> = files::manifests(&*self.fs, &self.dir).and_then(|numbers| {
-            let mut others = numbers.into_iter().filter(|n| *n != in_force);
-            others.try_for_each(|number| self.fs.remove(&FileName::Manifest(number).path(&self.dir)))
+            let (dir, origin) = (&self.dir, self.state().identity.origin());
+            let names = numbers.into_iter().filter(|n| *n != in_force).map(FileName::Manifest);
+            let mut others = names.filter(|name| !is_anothers(&*self.fs, dir, name, origin));
+            others.try_for_each(|name| self.fs.remove(&name.path(dir)))
         });
         if let Err(error) = removed {
             // It is harmless beside the one in force, and the next group tries again.

@@ -54,6 +54,8 @@ pub(crate) struct Salvage {
     pub options: TableOptions,
     /// The next file number.
     pub next: u64,
+    /// Whether the manifest is sealed: the database was closed.
+    pub was_closed: bool,
     /// Where the manifest is damaged or has lost its end: the tables that have certainly been dropped.
     pub left: Option<BTreeSet<u64>>,
     /// Evidence that the manifest has lost its end, if already known.
@@ -92,6 +94,7 @@ impl Salvage {
             report: RepairReport::default(),
             options: TableOptions::default(),
             next: 1,
+            was_closed: false,
             left: None,
             lost_end: None,
             newest_unnamed: None,
@@ -198,7 +201,10 @@ impl Salvage {
 
     fn known_state(&mut self) -> Result<Option<State>> {
         match Manifest::open(self.core.fs.clone(), &self.core.dir) {
-            Ok(manifest) => Ok(Some((*manifest.state()).clone())),
+            Ok(manifest) => {
+                self.was_closed = manifest.is_sealed();
+                Ok(Some((*manifest.state()).clone()))
+            }
             // A system failure while reading proves no damage.
             Err(e) if e.is_system_failure() => Err(e),
             Err(e) => {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use terrace::{Db, EngineKind, Options, WriteOptions};
 
-use crate::harness::{Map, assert_clean, engines_on_files};
+use crate::harness::{Map, assert_clean, copy_files, engines_on_files};
 use crate::logs::{all, put};
 
 fn options(engine: EngineKind, map_logs: bool) -> Options {
@@ -64,10 +64,7 @@ fn what_a_running_process_has_written_is_in_its_files() {
                     continue;
                 }
                 let copy = tempfile::tempdir().unwrap();
-                for entry in fs::read_dir(dir.path()).unwrap() {
-                    let path = entry.unwrap().path();
-                    fs::copy(&path, copy.path().join(path.file_name().unwrap())).unwrap();
-                }
+                copy_files(dir.path(), copy.path());
                 let killed = Db::open(copy.path(), options(engine, map_logs)).unwrap();
                 assert!(all(&killed) == map);
                 assert_clean(&killed);

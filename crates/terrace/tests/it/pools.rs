@@ -7,7 +7,7 @@ use terrace::{Db, EngineKind, ErrorKind, Options, PoolChoice, Profile, Result};
 use terrace_base::rng::Rng;
 use terrace_pmem::Granularity;
 
-use crate::harness::{Contents, ENGINES, Engine, Machine, Map, Setup, assert_clean, booted};
+use crate::harness::{Contents, ENGINES, Engine, Machine, Map, Setup, assert_clean, booted, copy_files};
 
 const OPS: u32 = 500;
 const SYNCED: u32 = 420;
@@ -18,14 +18,6 @@ fn options() -> Options {
     options.slm.table_bytes = 16 << 10;
     options.slm.block_bytes = 512;
     options
-}
-
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for file in std::fs::read_dir(from).unwrap() {
-        let file = file.unwrap();
-        std::fs::copy(file.path(), to.join(file.file_name())).unwrap();
-    }
 }
 
 /// A pool as it was in the middle of a session.
@@ -78,7 +70,7 @@ fn leave_with(options: Options) -> Left {
             copies.push(Copied { writes: i + 1, flushes: flushes(), pool: pool() });
         }
     }
-    copy(live.path(), dir.path());
+    copy_files(live.path(), dir.path());
     Left { dir, states, flushes: flushes(), copies, old_pool }
 }
 
@@ -120,7 +112,7 @@ const POOLS: [(&str, Spoil); 10] = [
 
 fn with_pool(left: &Left, spoil: Spoil) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    copy(left.dir.path(), dir.path());
+    copy_files(left.dir.path(), dir.path());
     let path = dir.path().join("pool");
     let mut pool = std::fs::read(&path).unwrap();
     spoil(left, &mut pool);
@@ -159,7 +151,7 @@ fn opening_says_what_it_replayed() {
     db.flush().unwrap();
     (20..27u8).for_each(|i| db.put(&[i], b"in a log").unwrap());
     db.sync().unwrap();
-    copy(live.path(), dir.path());
+    copy_files(live.path(), dir.path());
     let opened = Db::open_in(booted("two"), dir.path(), options()).unwrap().stats().opened;
     assert!(opened.ends_with(": 20 keys in 1 tables, 7 writes in 1 logs"), "{opened}");
 }
@@ -214,12 +206,12 @@ fn an_older_copy_of_the_pool_is_told_after_a_kill() {
         let older = std::fs::read(dir.join("pool")).unwrap();
         let db = open(&dir).unwrap();
         db.put(b"key", b"of the second session").unwrap();
-        copy(&dir, &killed);
+        copy_files(&dir, &killed);
         assert_eq!(
             open(&killed).unwrap().get(b"key").unwrap().as_deref(),
             Some(&b"of the second session"[..])
         );
-        copy(&dir, &killed);
+        copy_files(&dir, &killed);
         std::fs::write(killed.join("pool"), older).unwrap();
         let error = open(&killed).map(drop).unwrap_err();
         assert!(error.kind() == ErrorKind::Corruption && error.to_string().contains("older copy"), "{error}");
@@ -238,7 +230,7 @@ fn an_older_copy_from_within_the_session_is_told_by_what_it_lacks() {
         for copied in &left.copies {
             let what = format!("{:?}: a copy after {} writes", options.pool, copied.writes);
             let dir = tempfile::tempdir().unwrap();
-            copy(left.dir.path(), dir.path());
+            copy_files(left.dir.path(), dir.path());
             std::fs::write(dir.path().join("pool"), &copied.pool).unwrap();
             let open = || Db::open_in(booted("one"), dir.path(), options.clone());
             let error = match open() {
@@ -276,6 +268,73 @@ fn a_repair_after_a_power_cut_brings_a_prefix_back() {
     }
 }
 
+/// The directory of a database that was closed, and its contents.
+fn closed() -> (tempfile::TempDir, Map) {
+    let mut left = leave();
+    let db = Db::open_in(booted("one"), left.dir.path(), options()).unwrap();
+    db.close().unwrap();
+    (left.dir, left.states.pop().unwrap())
+}
+
+fn spoil(dir: &Path, change: impl FnOnce(&Path)) -> tempfile::TempDir {
+    let spoilt = tempfile::tempdir().unwrap();
+    copy_files(dir, spoilt.path());
+    change(&spoilt.path().join("pool"));
+    spoilt
+}
+
+/// An ordinary file in the place of the pool holds nothing that tables and logs lack, once the database is closed.
+#[test]
+fn a_repair_of_what_was_closed_needs_no_pool() {
+    let (dir, contents_then) = closed();
+    let changes: [(&str, fn(&Path)); 4] = [
+        ("missing", |pool| std::fs::remove_file(pool).unwrap()),
+        ("empty", |pool| std::fs::write(pool, "").unwrap()),
+        ("noise", |pool| std::fs::write(pool, [7; 100_000]).unwrap()),
+        ("cut", |pool| std::fs::write(pool, &std::fs::read(pool).unwrap()[..5000]).unwrap()),
+    ];
+    for (what, change) in changes {
+        for boot in ["one", "two"] {
+            let spoilt = spoil(dir.path(), change);
+            let report = Db::repair_in(booted(boot), spoilt.path(), options()).unwrap();
+            assert!(report.lost.is_empty() && report.doubts.is_empty(), "{what}: {report:?}");
+            let db = Db::open_in(booted(boot), spoilt.path(), options()).unwrap();
+            assert_eq!(contents(&db), contents_then, "{what}");
+        }
+    }
+    let last = std::fs::read_dir(dir.path()).unwrap().map(|file| file.unwrap().path());
+    let log = last.filter(|path| path.extension().is_some_and(|end| end == "log")).max().unwrap();
+    for keeps_pool in [true, false] {
+        let spoilt = spoil(dir.path(), |pool| {
+            let log = pool.with_file_name(log.file_name().unwrap());
+            let bytes = std::fs::read(&log).unwrap();
+            std::fs::write(&log, &bytes[..bytes.len() - 1]).unwrap();
+            if !keeps_pool {
+                std::fs::remove_file(pool).unwrap();
+            }
+        });
+        let report = Db::repair_in(booted("one"), spoilt.path(), options()).unwrap();
+        assert_eq!(report.lost.is_empty(), keeps_pool, "{report:?}");
+    }
+}
+
+/// Of a process that was killed the pool may have more than the logs, unless the machine has been booted since.
+#[test]
+fn a_repair_says_what_only_a_missing_pool_had() {
+    let left = leave();
+    for boot in ["one", "two"] {
+        let spoilt = spoil(left.dir.path(), |pool| std::fs::remove_file(pool).unwrap());
+        let report = Db::repair_in(booted(boot), spoilt.path(), options()).unwrap();
+        assert_eq!(
+            (report.lost.len(), report.doubts.len()),
+            if boot == "one" { (1, 0) } else { (0, 1) },
+            "{report:?}"
+        );
+        let db = Db::open_in(booted(boot), spoilt.path(), options()).unwrap();
+        assert_prefix(&db, &left.states, SYNCED, boot);
+    }
+}
+
 /// A repair reads no pool whose parts may date from different times. It keeps it, and says so.
 #[test]
 fn a_torn_pool_is_kept_by_a_repair() {
@@ -290,7 +349,7 @@ fn a_torn_pool_is_kept_by_a_repair() {
             if !live.path().join("pool").exists() {
                 continue;
             }
-            copy(live.path(), dir.path());
+            copy_files(live.path(), dir.path());
             let before = std::fs::read(dir.path().join("pool")).unwrap();
             let what = format!("{engine:?} with {:?}", options.pool);
             let report = Db::repair_in(booted("two"), dir.path(), options.clone()).unwrap();

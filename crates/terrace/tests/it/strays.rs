@@ -1,11 +1,11 @@
 //! Files with names like those of a database and numbers that it never gave.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use terrace::{Db, EngineKind, Options};
 
-use crate::harness::{Contents, Map, engines_on_files};
+use crate::harness::{Contents, Map, copy_files, engines_on_files};
 
 /// Numbers just below the highest one, and above; the second half is in no name of a database.
 const STRAYS: [&str; 8] = [
@@ -77,4 +77,66 @@ fn numbers_of_strays_use_none_up() {
         }
     }
     assert!(repaired.contains(&true), "nothing was repaired");
+}
+
+/// A table, a log and a manifest of a database of `engine`, in files whose numbers `dir` does not have and the
+/// database there has passed.
+fn plant_anothers(dir: &Path, engine: EngineKind) -> Vec<(PathBuf, Vec<u8>)> {
+    let donor = tempfile::tempdir().unwrap();
+    // A manifest says by its content, too, which number it has.
+    (0..20).for_each(|version| {
+        let db = Db::open(donor.path(), options(engine)).unwrap();
+        write(&db, &mut Map::new(), version);
+        db.close().unwrap();
+    });
+    let db = Db::open(donor.path(), options(engine)).unwrap();
+    db.put("last", "only in the log").unwrap();
+    let files = std::fs::read_dir(donor.path()).unwrap().map(|file| file.unwrap().path());
+    let files: Vec<PathBuf> = files.collect();
+    let newest = |what: &str| {
+        let of = files.iter().filter(|path| path.to_string_lossy().contains(what)).max();
+        of.unwrap_or_else(|| panic!("{engine:?} has no {what}")).clone()
+    };
+    let manifest = newest("MANIFEST-");
+    let free =
+        |end: &str| (1..).map(|n| dir.join(format!("{n:06}{end}"))).find(|path| !path.exists()).unwrap();
+    let plant = |from: PathBuf, to: PathBuf| {
+        assert!(!to.exists());
+        let bytes = std::fs::read(from).unwrap();
+        std::fs::write(&to, &bytes).unwrap();
+        (to, bytes)
+    };
+    let of_manifest = dir.join(manifest.file_name().unwrap());
+    [(newest(".sst"), free(".sst")), (newest(".log"), free(".log")), (manifest, of_manifest)]
+        .map(|(from, to)| plant(from, to))
+        .into()
+}
+
+/// Must catch an opening that takes another database's files for its own leftovers.
+#[test]
+fn another_databases_files_stay() {
+    for engine in engines_on_files() {
+        for is_killed in [false, true] {
+            let (live, killed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+            let mut map = Map::new();
+            let db = Db::open(live.path(), options(engine)).unwrap();
+            (0..6).for_each(|i| write(&db, &mut map, i));
+            let dir = match is_killed {
+                true => {
+                    copy_files(live.path(), killed.path());
+                    killed.path()
+                }
+                false => live.path(),
+            };
+            db.close().unwrap();
+            drop(db);
+            let planted = plant_anothers(dir, engine);
+            goes_on(dir, engine, &mut map, "another database's");
+            for (path, bytes) in planted {
+                let stays =
+                    std::fs::read(&path).unwrap_or_else(|e| panic!("{engine:?}, {is_killed}, {path:?}: {e}"));
+                assert!(stays == bytes, "{engine:?}, {is_killed}: {path:?} was changed");
+            }
+        }
+    }
 }

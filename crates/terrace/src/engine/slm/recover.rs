@@ -143,7 +143,7 @@ impl Slm {
     /// are not given out again.
     fn dead_tables(&self) -> Result<Vec<u64>> {
         let listing = self.manifest.listing()?;
-        self.manifest.pass_over(listing.logs.iter().chain(&listing.dead_tables).copied());
+        self.manifest.pass_over(listing.unknown_numbers());
         Ok(listing.dead_tables)
     }
 

@@ -19,7 +19,7 @@ use crate::commit_log::replay_files;
 use crate::core::engine::Engine;
 use crate::manifest::{BegunLog, Identity, Manifest, State};
 use crate::options::EngineKind;
-use crate::pool::{self, MEDIA, StartState};
+use crate::pool::{self, Beyond, MEDIA, StartState};
 use crate::salvage::{Entries, Salvage};
 
 /// Repairs the database in the view that `base` works in.
@@ -156,25 +156,21 @@ impl Repair {
         let (path, media) = pool::request(&self.base.core, identity)?;
         let options = pool::pool_options(&self.base.core, media);
         if !self.base.core.env.pm.exists(&path)? {
-            self.base.lost("the pool is missing: writes since the last flush, unless a log has them");
+            self.without_pool("the pool is missing", known);
             return Ok(None);
         }
         let pool = match pool::open_to_repair(&self.base.core, &path, &options, owner)? {
             Ok(pool) => pool,
             Err(e) => {
                 self.base.pool_aside = Some(e.to_string());
-                self.base.lost(format!("{e}: writes since the last flush, unless a log has them"));
+                self.without_pool(&e.to_string(), known);
                 return Ok(None);
             }
         };
         if pool.opened() == Opened::Torn {
             self.base.leave_torn_pool();
             match pool.granularity() {
-                Granularity::Page => {
-                    self.base.did("read no pool, since it cannot be trusted: the logs have what was synced");
-                    let doubt = "whether only the pool had some of the writes that were not synced";
-                    self.base.report.doubts.push(doubt.into());
-                }
+                Granularity::Page => self.leave_to_logs("read no pool, since it cannot be trusted"),
                 _ => self.base.lost(
                     "the pool, which may be torn, and of which no log was kept: writes since the last flush",
                 ),
@@ -183,6 +179,29 @@ impl Repair {
         }
         let doubts = pool::take_as_it_is(&pool, known.and_then(|state| state.pool));
         Ok(Some(OldPool { path, pool, doubts }))
+    }
+
+    /// Reports what is lost with a pool that cannot be read, as `why` says. The logs are compared with the
+    /// manifest when they are replayed.
+    fn without_pool(&mut self, why: &str, known: Option<&State>) {
+        let known = known.filter(|_| self.base.left.is_none());
+        let beyond = known.map(|state| pool::beyond_logs(&self.base.core, state, self.base.was_closed));
+        match beyond.unwrap_or(Beyond::Anything) {
+            Beyond::Nothing => {
+                self.base.did(format!("{why}: nothing is lost by that, tables and logs hold what was in it"));
+            }
+            Beyond::Unsynced => self.leave_to_logs(why),
+            Beyond::Anything => {
+                self.base.lost(format!("{why}: writes since the last flush, unless a log has them"));
+            }
+        }
+    }
+
+    /// Reports that the logs tell what the pool held: all that was synced.
+    fn leave_to_logs(&mut self, why: &str) {
+        self.base.did(format!("{why}: the logs have what was synced"));
+        let doubt = "whether only the pool had some of the writes that were not synced";
+        self.base.report.doubts.push(doubt.into());
     }
 
     /// The sound part of a damaged memtable.

@@ -124,8 +124,9 @@ impl Ssd {
         let slots = Arc::new(Slots::open(file, sector_bytes)?);
         stamp::verify(&slots, state.identity.origin(), state.stamp)?;
         let pool_bytes = pool.map_or(0, Pool::max_size);
-        let unknown = manifest.listing()?.dead_tables;
-        manifest.pass_over(unknown.iter().copied());
+        let listing = manifest.listing()?;
+        manifest.pass_over(listing.unknown_numbers());
+        let unknown = listing.dead_tables;
         Ok(Ssd {
             tables: Arc::new(TableStore::new(core, manifest)?),
             slots,

@@ -3,6 +3,7 @@
 mod booted;
 mod deferred;
 mod engines;
+mod files;
 mod keyspaces;
 mod machine;
 mod model;
@@ -15,6 +16,7 @@ pub use booted::booted;
 pub use deferred::Deferred;
 pub use engines::{ENGINES, Engine, engines_in_memory, engines_on_files};
 pub(crate) use engines::{each_engine, test_each_engine, test_rows};
+pub use files::copy_files;
 pub use keyspaces::{all_keyspaces, default_of, key_in, there_is};
 pub use machine::Machine;
 pub use model::{Contents, Entries, Map, Span, assert_clean, entries, get, in_span, stepped};

@@ -13,7 +13,7 @@ use terrace_base::rng::Rng;
 use super::child::Task;
 use super::judge::{Expected, Verdict};
 use super::ops::THREADS;
-use crate::harness::Map;
+use crate::harness::{Map, copy_files};
 
 /// Operations of each thread of a process, at most.
 const MAX_OPS: u64 = 600;
@@ -213,13 +213,6 @@ fn temporary() -> TempDir {
 /// Where a copy of a pool is taken for the pool itself, which nobody was writing to when it was made.
 pub(super) fn env() -> Env {
     Env { pm: Arc::new(RealPm::with_copies()), ..Env::real(2) }
-}
-
-fn copy_files(from: &Path, to: &Path) {
-    for entry in std::fs::read_dir(from).unwrap() {
-        let path = entry.unwrap().path();
-        std::fs::copy(&path, to.join(path.file_name().unwrap())).unwrap();
-    }
 }
 
 impl Display for Tally {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use terrace::{Db, EngineKind, ErrorKind, Options, PoolChoice, Profile, Result, WriteOptions};
 
-use crate::harness::{Contents, ENGINES, Map};
+use crate::harness::{Contents, ENGINES, Map, copy_files};
 
 fn emulated(path: &Path) -> PoolChoice {
     PoolChoice::Emulated { path: Some(path.into()), profile: Profile::parse("dram").unwrap() }
@@ -60,11 +60,7 @@ fn an_older_manifest_beside_a_newer_pool_is_told() {
         let at = |name: &str| home.path().join(name);
         let open = |dir: &str, value: &[u8]| session(&at(dir), with(engine, emulated(&at("pool"))), value);
         open("db", b"one").unwrap();
-        fs::create_dir(at("old")).unwrap();
-        for file in fs::read_dir(at("db")).unwrap() {
-            let file = file.unwrap();
-            fs::copy(file.path(), at("old").join(file.file_name())).unwrap();
-        }
+        copy_files(&at("db"), &at("old"));
         open("db", b"two").unwrap();
         let error = open("old", b"lost").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corruption, "{engine:?}: {error}");
@@ -85,11 +81,7 @@ fn a_copy_of_a_pool_in_use_is_not_trusted() {
         };
         let db = Db::open(&dir, with(engine, pool.clone())).unwrap();
         (0..50u8).for_each(|i| db.put_with(&[i], b"one", WriteOptions { sync: true }).unwrap());
-        fs::create_dir(&copy).unwrap();
-        for file in fs::read_dir(&dir).unwrap() {
-            let file = file.unwrap();
-            fs::copy(file.path(), copy.join(file.file_name())).unwrap();
-        }
+        copy_files(&dir, &copy);
         let opened = session(&copy, with(engine, pool.clone()), b"two");
         match engine {
             // Its log has what was synced.
