@@ -81,7 +81,7 @@ impl Framer {
 /// 2. A record is safe from a power cut once a `sync` after it has returned `Ok`.
 /// 3. After a failed sync everything is refused with its error: the records that it covered may be durable, or gone,
 ///    and a later sync that succeeds proves nothing. A failed append leaves no trace, and its lsn goes to the next
-///    record.
+///    record. After one that panicked everything is refused, too.
 ///
 /// ```
 /// use std::path::Path;
@@ -109,6 +109,8 @@ pub struct LogWriter<S: Segment> {
     id: u64,
     buffer: Vec<u8>,
     failed: Option<Error>,
+    /// Whether a call is on its way, or has panicked.
+    is_busy: bool,
 }
 
 impl<S: Segment> LogWriter<S> {
@@ -141,7 +143,7 @@ impl<S: Segment> LogWriter<S> {
     /// Goes on after `records` records, all durable.
     pub(crate) fn resume(segment: S, header: SegmentHeader, records: u32) -> Self {
         let framer = Framer::new(header, records);
-        LogWriter { segment, framer, id: header.id, buffer: Vec::new(), failed: None }
+        LogWriter { segment, framer, id: header.id, buffer: Vec::new(), failed: None, is_busy: false }
     }
 
     /// Appends one record; says its lsn.
@@ -157,6 +159,7 @@ impl<S: Segment> LogWriter<S> {
     fn put<'a>(&mut self, kind: RecordKind, payloads: impl IntoIterator<Item = &'a [u8]>) -> Result<u64> {
         self.usable()?;
         let (mark, first) = (self.framer.clone(), self.framer.next_lsn());
+        self.is_busy = true;
         self.buffer.clear();
         let framed = payloads
             .into_iter()
@@ -168,13 +171,17 @@ impl<S: Segment> LogWriter<S> {
         if self.buffer.capacity() > KEPT_BUFFER_BYTES {
             self.buffer = Vec::new();
         }
+        self.is_busy = false;
         written.map(|()| first)
     }
 
     /// Makes every record appended durable.
     pub fn sync(&mut self) -> Result<()> {
         self.usable()?;
-        if let Err(error) = self.segment.sync() {
+        self.is_busy = true;
+        let synced = self.segment.sync();
+        self.is_busy = false;
+        if let Err(error) = synced {
             self.failed = Some(error.clone());
             return Err(error);
         }
@@ -215,6 +222,9 @@ impl<S: Segment> LogWriter<S> {
     }
 
     fn usable(&self) -> Result<()> {
+        if self.is_busy {
+            return Err(Error::invalid("a thread panicked while it wrote to the log"));
+        }
         self.failed.clone().map_or(Ok(()), Err)
     }
 

@@ -324,13 +324,16 @@ impl WriteBatch {
             let what = format!("a key of {} bytes is over the limit of {MAX_KEY_BYTES}", key.len());
             return self.refuse(Error::invalid(what));
         }
+        let Some(len) = self.len.checked_add(1) else {
+            return self.refuse(Error::invalid(format!("a batch has {} operations at most", u32::MAX)));
+        };
         self.encoded.reserve(key.len() + value.len() + 16);
         self.encoded.push(kind as u8);
         put_bytes(&mut self.encoded, key);
         if kind != Kind::Delete {
             put_bytes(&mut self.encoded, value);
         }
-        self.len += 1;
+        self.len = len;
     }
 
     /// Has the whole batch fail when it is written.

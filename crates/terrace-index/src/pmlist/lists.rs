@@ -169,6 +169,10 @@ impl Lists {
         if self.inner.keeps_all.load(Ordering::Acquire) || self.inner.pool.is_read_only() {
             return;
         }
+        if std::thread::panicking() {
+            // The manifest may name it by now.
+            return self.inner.pool.leave_unreclaimed();
+        }
         let mut state = self.inner.state.lock();
         match state.marking {
             0 => self.free(&mut state, extent),

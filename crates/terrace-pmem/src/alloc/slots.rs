@@ -100,8 +100,12 @@ impl Pool {
         }
     }
 
-    /// Takes a reservation back. One that was activated is freed, so it must not have been linked.
+    /// Takes a reservation back. One that was activated is freed, so it must not have been linked. After a panic nobody
+    /// knows that: it stays, and the next writer's [`reclaim`](Pool::reclaim) decides.
     pub fn cancel<R: Reservation>(&self, reservation: R) {
+        if std::thread::panicking() {
+            return self.leave_unreclaimed();
+        }
         let (offset, kind) = reservation.place();
         let Some((slab, slot)) = self.slab_of(offset) else {
             let shape = self.shape_of(offset).unwrap_or(Shape::Extent);

@@ -34,6 +34,7 @@ impl<E> Compacting<E> {
     fn run(&self, jobs: &Background, engine: &E, slot: &Slot) -> Result<bool> {
         (self.begin)(engine)?;
         while !jobs.is_closing() {
+            jobs.core.health.uncut()?;
             if !(self.next)(engine, slot)? {
                 return Ok(false);
             }
@@ -92,6 +93,7 @@ impl Background {
     /// Lets more urgent jobs than a compaction run first. An error if the compaction is no longer wanted.
     pub fn look_up(&self, patience: Patience) -> Result<()> {
         self.give_way(Lane::Compaction);
+        self.core.health.uncut()?;
         match patience {
             Patience::UntilClosing if self.is_closing() => Err(Error::invalid("the database is closing")),
             _ => Ok(()),

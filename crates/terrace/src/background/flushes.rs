@@ -49,6 +49,8 @@ impl Flushes {
         flush: impl Fn(&M) -> Result<()>,
     ) -> Result<()> {
         let _alone = self.claim();
+        // Let go before the claim.
+        let _whole = core.health.whole();
         let mut outcome = Ok(());
         while let Some(memtable) = next()? {
             // Files that could not be removed before may be the room that is missing.

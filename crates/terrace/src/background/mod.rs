@@ -165,7 +165,7 @@ impl Background {
     {
         let core = self.core.clone();
         self.spawn(Lane::Tidying, engine, move |engine| {
-            if let Err(e) = job(engine) {
+            if let Err(e) = core.health.uncut().and_then(|()| job(engine)) {
                 core.health.fail(e);
             }
         })
@@ -308,9 +308,7 @@ pub(crate) struct JobGuard {
 
 impl Drop for JobGuard {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.jobs.core.health.fail(Error::invalid("a background job panicked"));
-        }
+        self.jobs.core.health.note_panic();
         self.jobs.jobs.lock().running -= 1;
         self.jobs.idle.notify_all();
     }

@@ -104,6 +104,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
+        self.jobs.core.health.note_panic();
         let is_resumed = {
             let mut jobs = self.jobs.jobs.lock();
             jobs.slots.give_back(self.number);

@@ -213,6 +213,11 @@ impl EmptyRanges {
     /// Everything up to number `last` has been given out, for puts of any keys.
     pub fn write_anywhere(&self, last: u64) {
         self.given_out.store(last, Ordering::SeqCst);
+        self.forget();
+    }
+
+    /// Forgets all ranges.
+    pub fn forget(&self) {
         if self.any.load(Ordering::SeqCst) {
             let mut ranges = self.ranges.lock();
             ranges.clear();

@@ -1,7 +1,8 @@
 //! Whether background work succeeds, and the error that writers get when it does not.
 //!
 //! A failure is kept until the work it stopped succeeds. Meanwhile writes that depend on that work are
-//! refused with its cause, and reads continue. Damage and panics are permanent: only reopening clears them.
+//! refused with its cause, and reads continue. Damage and panics are permanent: only reopening clears them. After a panic
+//! nobody knows how far the work had come: a close leaves everything to the next opening, as a killed process does.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +18,8 @@ use crate::events::Event;
 pub(crate) struct Health {
     /// Whether a lasting failure stands: checked by every write.
     lasts: AtomicBool,
+    /// Whether a panic has cut work short.
+    is_cut: AtomicBool,
     failure: Mutex<Option<Arc<Error>>>,
     events: Arc<Events>,
 }
@@ -54,6 +57,30 @@ impl Health {
         }
     }
 
+    /// Records that this thread panics, if it does. Whoever has something for himself calls it before he lets go of it.
+    pub fn note_panic(&self) {
+        if std::thread::panicking() {
+            self.is_cut.store(true, Ordering::Release);
+            self.fail(Error::invalid("a thread panicked while it changed the database"));
+        }
+    }
+
+    /// A change begins on this thread. Nothing is changed after a panic on the way: half of it may be there, and would
+    /// be seen, or kept by a close.
+    pub fn whole(&self) -> Whole<'_> {
+        Whole(self)
+    }
+
+    /// Whether a panic has cut work short.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut.load(Ordering::Acquire)
+    }
+
+    /// Refuses where a panic has cut work short.
+    pub fn uncut(&self) -> Result<()> {
+        if self.is_cut() { self.check() } else { Ok(()) }
+    }
+
     /// The work that failed has succeeded.
     pub fn recover(&self) {
         let mut failure = self.failure.lock();
@@ -61,6 +88,16 @@ impl Health {
             self.events.tell(|| Event::Recovered);
             *failure = None;
         }
+    }
+}
+
+/// A change that is being made.
+#[derive(Debug)]
+pub(crate) struct Whole<'h>(&'h Health);
+
+impl Drop for Whole<'_> {
+    fn drop(&mut self) {
+        self.0.note_panic();
     }
 }
 
@@ -85,5 +122,12 @@ mod tests {
         health.fail(Error::NoSpace { path: "x".into() });
         health.recover();
         assert_eq!(health.check().unwrap_err().kind(), ErrorKind::Poisoned);
+        assert!(health.uncut().is_ok());
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _whole = health.whole();
+            panic!("on the way");
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(health.uncut().unwrap_err().kind(), ErrorKind::Poisoned);
     }
 }

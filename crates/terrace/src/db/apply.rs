@@ -35,7 +35,11 @@ impl Store {
     pub(super) fn alone(&self, work: impl Fn(&Store) -> Result<()>) -> Result<()> {
         callbacks::check_none_runs()?;
         let request = Request { batch: WriteBatch::new(), alone: true, sync: false };
-        self.queue.commit(request, |_| work(self).map(|()| true).map_err(Refusal::from)).map(drop)
+        let whole_work = |_: &[&Request]| {
+            let _whole = self.core.health.whole();
+            work(self).map(|()| true).map_err(Refusal::from)
+        };
+        self.queue.commit(request, whole_work).map(drop)
     }
 
     pub(super) fn check_open(&self) -> Result<()> {
@@ -91,10 +95,11 @@ impl Store {
         let counters = &self.core.counters;
         // Judged before numbers are given out, so that a write that does not take place leaves no gap.
         let by_groups = self.engine.writes_by_groups();
-        if by_groups && !holds()? {
-            return Ok(false);
-        }
         let sync = group.iter().any(|r| r.sync);
+        if by_groups && !holds()? {
+            // What stands in its way may not be durable, and the caller is told of it.
+            return if sync { self.engine.sync().map(|()| false) } else { Ok(false) };
+        }
         let group = Group { requests: group, first_seq: self.last_seq.load(Ordering::Relaxed) + 1, sync };
         if group.ops() == 0 {
             return self.engine.sync().map(|()| true);
@@ -107,11 +112,13 @@ impl Store {
         let ops = group.requests.iter().flat_map(|request| request.batch.ops());
         let puts = ops.filter(|op| op.kind != Kind::Delete).map(|op| op.key);
         self.core.empty_ranges.write(last, puts.clone());
+        let whole = self.core.health.whole();
         if by_groups {
             self.apply_in_turn(group, puts)?;
         } else if !self.engine.apply_if(group, holds)? {
             return Ok(false);
         }
+        drop(whole);
         self.engine.intact()?;
         self.core.snapshots.advance(last);
         counters.commit_groups.add(1);

@@ -16,6 +16,7 @@ use crate::keyspaces::Places;
 impl Store {
     /// Merges all tables with keys at `places`, and deletes what filters let go.
     pub(super) fn compact(&self, (from, to): &Places) -> Result<()> {
+        self.core.health.uncut()?;
         self.engine.compact(from.as_ref().map(Vec::as_slice), to.as_ref().map(Vec::as_slice))?;
         self.sweep_all_filtered()
     }

@@ -273,6 +273,14 @@ impl Hold {
         shown(&self.core, &*self.engine, place, Some(self.seq), f)
     }
 
+    /// Whether there is a key at `place`, whatever its value is.
+    pub fn contains(&self, place: &[u8]) -> Result<bool> {
+        let _timing = self.core.begin_get();
+        let found = self.soundly(|| self.engine.version(place, Some(self.seq)))?;
+        self.engine.intact()?;
+        Ok(found.is_some())
+    }
+
     /// The values of the keys at `places`.
     pub fn get_many(&self, places: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
         self.core.counters.gets.add(places.len() as u64);
@@ -373,7 +381,8 @@ impl Snapshot {
 
     /// Whether `key` existed at that moment.
     pub fn contains_key(&self, key: impl AsRef<[u8]>) -> Result<bool> {
-        self.get(key).map(|value| value.is_some())
+        let place = self.place(key.as_ref())?;
+        if self.space == Space::Nowhere { Ok(false) } else { self.hold.contains(&place) }
     }
 
     /// The values of `keys` at that moment: see [`Db::multi_get`].

@@ -175,7 +175,9 @@ impl Db {
         if let Err(error) = callbacks::check_none_runs() {
             return Some(Err(error));
         }
+        let whole = self.inner.core.health.whole();
         let outcome = self.inner.engine.write_one(op, condition)?;
+        drop(whole);
         let outcome = outcome.and_then(|done| self.inner.engine.intact().map(|()| done));
         if matches!(outcome, Ok(true)) {
             self.inner.core.counters.count_write(op);

@@ -47,6 +47,7 @@ impl<'a, B: WriteBuffer> Claim<'a, B> {
 
 impl<B: WriteBuffer> Drop for Claim<'_, B> {
     fn drop(&mut self) {
+        self.tree.core.health.note_panic();
         let mut busy = self.tree.choosing.lock();
         for number in self.task.pick.tables() {
             busy.remove(&number);

@@ -105,6 +105,7 @@ impl<B: WriteBuffer> Engine for LeveledTree<B> {
         if !self.jobs.close() {
             return Ok(());
         }
+        self.core.health.uncut()?;
         if !self.core.options.read_only {
             B::close(self)?;
             self.buffer.stage().close()?;

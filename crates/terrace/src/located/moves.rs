@@ -88,6 +88,10 @@ impl<'a, 'k> Moves<'a, 'k> {
 
 impl Drop for Moves<'_, '_> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // The first one may have been made by now.
+            return self.located.pool.leave_unreclaimed();
+        }
         for (_, one) in &self.planned {
             if let MoveTarget::Location(word) = one.change
                 && let Some(Location::Chain(offset)) = Location::decode(word)

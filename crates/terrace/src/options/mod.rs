@@ -309,7 +309,8 @@ fn share_of(descriptors: Option<u64>) -> usize {
 /// Options of one write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// Waits until the write survives a power cut, on media where the default does not.
+    /// Waits until the write survives a power cut, on media where the default does not. So does what a conditional
+    /// write is told of that does not take place.
     pub sync: bool,
 }
 

@@ -29,18 +29,12 @@ use crate::batch::{Op, WriteBatch};
 use crate::core::Core;
 use crate::core::engine::Engine;
 use crate::db::{Db, Store, range_delete};
-use crate::keyspaces::{ESCAPE, MergeOperator, OpenKeyspace, Prefix, Space, Writing, is_high};
+use crate::keyspaces::{ESCAPE, MergeOperator, OpenKeyspace, Space, Writing, is_high};
 use crate::options::WriteOptions;
 use crate::stats::KeyspaceStats;
 
 /// The place of the marker: of no key in keyspace 0.
 const MARKER_PLACE: [u8; 2] = [ESCAPE, 0];
-
-/// Most bytes of keys and values that the first keyspace moves.
-const MOST_MOVED_BYTES: usize = 64 << 20;
-
-/// Approximate bytes of memory that a key takes beside its own and its value's.
-const ENTRY_BYTES: usize = 96;
 
 /// Where the default keyspace lies.
 const ALONE: u8 = 0;
@@ -296,8 +290,13 @@ impl Catalog {
         self.default.store(NAMING, Ordering::Release);
     }
 
+    /// The keys of the default keyspace move: the same until somebody tells where they lie.
+    pub(super) fn set_moving(&self) {
+        self.default.store(MOVING, Ordering::Release);
+    }
+
     /// Sets the marker, to be of version `least` at least. `changing` is locked.
-    fn set_marker(&self, batch: &mut WriteBatch, least: u8) {
+    pub(super) fn set_marker(&self, batch: &mut WriteBatch, least: u8) {
         let value = records::marker(self.version.load(Ordering::Relaxed).max(least));
         batch.push(Op { kind: Kind::Put, key: &MARKER_PLACE, value: &value });
     }
@@ -314,10 +313,16 @@ impl Catalog {
 }
 
 impl Store {
-    /// Whether the marker is stored.
-    pub(super) fn has_marker(&self) -> Result<bool> {
-        let marker = self.engine.get(&MARKER_PLACE, None)?;
-        Ok(marker.is_some_and(|value| records::version_of(&value).is_some()))
+    /// Whether the marker is stored. Where nobody can tell nothing is written any more: it might go to places where
+    /// the next opening does not look for it.
+    pub(super) fn has_marker(&self) -> bool {
+        match self.engine.get(&MARKER_PLACE, None) {
+            Ok(marker) => marker.is_some_and(|value| records::version_of(&value).is_some()),
+            Err(e) => {
+                self.core.health.fail(Error::Poisoned { cause: Arc::new(e) });
+                false
+            }
+        }
     }
 }
 
@@ -384,55 +389,5 @@ impl Db {
         ranges_file::make(&self.inner.core)?;
         catalog.has_ranges.store(true, Ordering::Release);
         Ok(())
-    }
-
-    /// Has the default keyspace lie beside others, if it lies alone. `changing` is locked.
-    pub(super) fn make_room_for_keyspaces(&self) -> Result<()> {
-        let catalog = &self.inner.catalog;
-        if catalog.default_space() == Space::Default {
-            return Ok(());
-        }
-        let _alone = catalog.keep_out();
-        self.inner.core.filters.set_beside(false);
-        catalog.default.store(MOVING, Ordering::Release);
-        let outcome = self.moved().and_then(|batch| self.write_placed(batch, WriteOptions::default()));
-        if outcome.is_ok() {
-            self.inner.begin_deadlines();
-        }
-        catalog.set_beside(outcome.is_ok());
-        self.inner.core.filters.set_beside(outcome.is_ok());
-        outcome
-    }
-
-    /// What moves the keys that begin with byte 255, and sets the marker.
-    fn moved(&self) -> Result<WriteBatch> {
-        let (mut bytes, mut high) = (0, Vec::new());
-        self.inner.visit(Prefix::escape(), |rest, value| {
-            let key = [&[ESCAPE], rest].concat();
-            // Only keyspaces have what cannot be folded.
-            let value = value.map_err(|_| self.inner.catalog.damaged("a marker beside operands", &key))?;
-            if is_in_catalogue(&key) && records::is_record(value) {
-                return Err(self.inner.catalog.damaged("a marker beside a record", &key));
-            }
-            bytes += key.len() + value.len() + ENTRY_BYTES;
-            high.push((key, value.to_vec()));
-            Ok(bytes <= MOST_MOVED_BYTES)
-        })?;
-        if bytes > MOST_MOVED_BYTES {
-            return Err(Error::invalid(format!(
-                "the first keyspace moves keys that begin with byte 255, and there are more than {} MiB of them",
-                MOST_MOVED_BYTES >> 20
-            )));
-        }
-        let mut batch = WriteBatch::new();
-        for (key, _) in &high {
-            batch.push(Op { kind: Kind::Delete, key, value: &[] });
-        }
-        for (key, value) in &high {
-            batch.push(Op { kind: Kind::Put, key: &Space::Default.place(key)?, value });
-        }
-        self.inner.catalog.set_marker(&mut batch, VERSION);
-        batch.push(Op { kind: Kind::Put, key: &CATALOGUE.place(NEXT)?, value: &records::of_numbers(&[1]) });
-        Ok(batch)
     }
 }

@@ -8,6 +8,7 @@
 //! | `due.rs` | looking for entries that are due |
 //! | `expiry.rs` | entries that expire |
 //! | `merging.rs` | merging operands into values |
+//! | `moving.rs` | moving keys of the default keyspace before the first other one |
 //! | `opening.rs` | opening keyspaces, and making them |
 //! | `options.rs` | what a keyspace is opened with |
 //! | `placing.rs` | the places of the keys of writes |
@@ -24,6 +25,7 @@ mod dropping;
 mod due;
 mod expiry;
 mod merging;
+mod moving;
 mod opening;
 mod options;
 mod placing;
@@ -87,7 +89,7 @@ impl Db {
     ///
     /// Those of [`put`](Self::put) if it is made; `InvalidArgument` for a name that is empty or longer than 255 bytes.
     /// The first keyspace of a database moves keys of the database itself that begin with byte 255, and is refused
-    /// as `InvalidArgument` if there are more than 64 MiB of them.
+    /// as `InvalidArgument` if there are more than 64 MiB of them, or if one of them is 65,535 bytes long.
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         self.keyspace_with(name, KeyspaceOptions::default())
     }

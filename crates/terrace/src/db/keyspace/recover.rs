@@ -1,7 +1,5 @@
 //! Naming keyspaces again after damage that has taken records of the catalogue.
 
-use std::sync::Arc;
-
 use parking_lot::RwLockWriteGuard;
 use terrace_base::{Error, Result};
 
@@ -85,12 +83,7 @@ impl<'s> Naming<'s> {
 impl Drop for Naming<'_> {
     fn drop(&mut self) {
         let Naming { store, is_done, .. } = *self;
-        let is_beside = is_done
-            || store.has_marker().unwrap_or_else(|e| {
-                // Keys would be written to places where the next opening does not look for them.
-                store.core.health.fail(Error::Poisoned { cause: Arc::new(e) });
-                false
-            });
+        let is_beside = is_done || store.has_marker();
         if is_beside && !is_done {
             store.recall_keyspaces();
         }
@@ -98,6 +91,8 @@ impl Drop for Naming<'_> {
             store.core.filters.set_beside(false);
             store.core.deadlines.end();
             store.core.range_tombstones.set(Vec::new());
+            // What they hid is there again.
+            store.core.empty_ranges.forget();
         }
         // Last: from now on nobody waits.
         store.catalog.set_beside(is_beside);

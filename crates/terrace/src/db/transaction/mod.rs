@@ -338,7 +338,7 @@ impl Transaction {
                 _ => {}
             }
         }
-        let exists = self.snapshot.hold().get_with(place, |_| ())?.is_some();
+        let exists = self.snapshot.hold().contains(place)?;
         if self.options.isolation == Isolation::Snapshot {
             return Ok(exists);
         }

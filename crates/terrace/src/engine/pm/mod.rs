@@ -215,6 +215,18 @@ impl<E: PmEngine> PmStore<E> {
         self.pending.load(Ordering::Acquire) != NO_GROUP
     }
 
+    /// Whether a reader at `at` came after a group that could not be taken back: the index has a part of it, and only
+    /// the newest versions are known, by the overlay.
+    fn is_behind_half_a_group(&self, at: u64) -> bool {
+        let pending = self.pending.load(Ordering::Acquire);
+        pending != NO_GROUP && at >= pending
+    }
+
+    /// Refuses a walk that would show such a part.
+    fn refuse_half_a_group(&self, at: u64) -> Result<()> {
+        if self.is_behind_half_a_group(at) { self.core.health.check() } else { Ok(()) }
+    }
+
     /// Gives back what nobody can see any more; returns whether that is everything.
     pub(in crate::engine) fn give_back(&self) -> bool {
         self.limbo.drain();
@@ -268,6 +280,9 @@ impl<E: PmEngine> Engine for PmStore<E> {
     }
 
     fn get_many(&self, keys: &[&[u8]], at: u64) -> Result<Vec<Option<Bytes>>> {
+        if self.is_behind_half_a_group(at) {
+            return keys.iter().map(|key| self.get(key, None)).collect();
+        }
         self.get_many_at(keys, at)
     }
 
@@ -277,6 +292,7 @@ impl<E: PmEngine> Engine for PmStore<E> {
 
     fn walk(self: Arc<Self>, at: u64, direction: Direction) -> Result<Box<dyn EngineIter>> {
         self.ordered()?;
+        self.refuse_half_a_group(at)?;
         Ok(Box::new(walk::OrderedIter::new(self, at, direction)))
     }
 
@@ -293,6 +309,7 @@ impl<E: PmEngine> Engine for PmStore<E> {
         if E::KIND.is_ordered() {
             return self.walk(at, Direction::Forward);
         }
+        self.refuse_half_a_group(at)?;
         Ok(Box::new(walk::FullIter::new(self, at)))
     }
 
@@ -346,6 +363,7 @@ impl<E: PmEngine> Engine for PmStore<E> {
         if !self.jobs.close() {
             return Ok(());
         }
+        self.core.health.uncut()?;
         let _alone = self.gate.exclusive();
         self.closed.store(true, Ordering::Release);
         if self.core.options.read_only {

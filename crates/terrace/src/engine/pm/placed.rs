@@ -51,7 +51,8 @@ impl<E: PmEngine> Placed<'_, '_, E> {
 
 impl<E: PmEngine> Drop for Placed<'_, '_, E> {
     fn drop(&mut self) {
-        if !self.kept.load(Ordering::Relaxed) {
+        // After a panic they may be named.
+        if !self.kept.load(Ordering::Relaxed) && !std::thread::panicking() {
             for (key, one) in &self.all {
                 // A reader may have seen one of a group that was taken back.
                 self.store.afterwards(self.store.retire_place(key, one.place));

@@ -44,6 +44,8 @@ impl<E: PmEngine> PmStore<E> {
     ) -> Result<Option<T>> {
         match at {
             None => self.get_newest(key, take),
+            // Nothing is written any more.
+            Some(at) if self.is_behind_half_a_group(at) => self.get_newest(key, take),
             Some(at) => self.get_at(key, at, take),
         }
     }

@@ -325,10 +325,12 @@ impl Engine for Slm {
 
     fn close(&self) -> Result<()> {
         // Work of the opening that cannot be done now is left, as after a crash, to the next opening.
-        let finished = if self.jobs.is_closing() { Ok(()) } else { self.finish_opening() };
+        let is_left = self.jobs.is_closing() || self.core.health.is_cut();
+        let finished = if is_left { Ok(()) } else { self.finish_opening() };
         if !self.jobs.close() {
             return Ok(());
         }
+        self.core.health.uncut()?;
         finished?;
         self.located.drain();
         if self.core.options.read_only {

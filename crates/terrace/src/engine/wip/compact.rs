@@ -66,6 +66,7 @@ impl<'a> Claim<'a> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
+        self.wip.core.health.note_panic();
         let mut plan = self.wip.planning.lock();
         for table in &self.tables {
             plan.busy.remove(&table.run.number());

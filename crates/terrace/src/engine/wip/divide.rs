@@ -34,6 +34,7 @@ pub(super) struct Division<'a> {
 
 impl Drop for Division<'_> {
     fn drop(&mut self) {
+        self.wip.core.health.note_panic();
         let mut plan = self.wip.planning.lock();
         plan.whole.remove(&self.bucket.lower);
         plan.ending.remove(&self.bucket.lower);

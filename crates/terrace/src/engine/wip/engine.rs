@@ -104,6 +104,7 @@ impl Engine for Wip {
         if !self.jobs.close() {
             return Ok(());
         }
+        self.core.health.uncut()?;
         if !self.core.options.read_only {
             self.log.close(self)?;
             self.sweep();

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use terrace::WriteOptions;
+
 use crate::harness::{Contents, Engine, Machine, Setup, setups};
 
 pub fn conditions_are_about_existence(engine: &Engine) {
@@ -18,6 +20,31 @@ pub fn conditions_are_about_existence(engine: &Engine) {
     assert!(!db.update_if_exists(b"k", b"4").unwrap());
     assert!(db.put_if_absent(b"k", b"").unwrap(), "an empty value exists");
     assert!(!db.put_if_absent(b"k", b"5").unwrap());
+}
+
+/// Must catch a conditional write with `sync` that is refused for what a power cut takes.
+pub fn what_refuses_a_synced_write_is_durable(engine: &Engine) {
+    for setup in setups(engine) {
+        let machine = Machine::new(&setup);
+        let db = machine.open().unwrap();
+        let assert_durable = |key: &str, value: Option<&str>| {
+            for seed in 0..4 {
+                let again = machine.power_cut(seed).open().unwrap();
+                let found = again.get(key).unwrap();
+                assert_eq!(found.as_deref(), value.map(str::as_bytes), "{key}, {}", setup.name);
+            }
+        };
+        db.put_with("there", "1", WriteOptions::SYNC).unwrap();
+        db.put("absent", "1").unwrap();
+        assert!(!db.put_if_absent_with("absent", "2", WriteOptions::SYNC).unwrap());
+        assert_durable("absent", Some("1"));
+        db.delete("there").unwrap();
+        assert!(!db.update_if_exists_with("there", "2", WriteOptions::SYNC).unwrap());
+        assert_durable("there", None);
+        db.put("swapped", "1").unwrap();
+        db.compare_and_swap_with("swapped", None, Some(b"2"), WriteOptions::SYNC).unwrap().unwrap_err();
+        assert_durable("swapped", Some("1"));
+    }
 }
 
 /// Existence is the same in the memtable, in tables, and under tombstones.

@@ -248,6 +248,13 @@ fn told(db: &Db, space: &Keyspace, kind: ErrorKind) {
     assert!(refused.iter().all(|e| e.kind() == kind), "{refused:?}");
     assert_eq!(space.get(key(2)).unwrap().as_deref(), Some(&b"good"[..]));
     assert!(space.contains_key(key(1)).unwrap(), "whatever its value is");
+    assert!(db.snapshot().keyspace(space).unwrap().contains_key(key(1)).unwrap());
+    let reading = db.transaction();
+    assert!(reading.keyspace(space).unwrap().contains_key(key(1)).unwrap());
+    // Also at the commit, after another write.
+    db.put("another", "").unwrap();
+    reading.delete("another").unwrap();
+    reading.commit().unwrap();
     let entries: Vec<_> = space.iter().unwrap().collect();
     assert_eq!((entries.len(), entries.iter().filter(|entry| entry.is_err()).count()), (2, 1));
     // Nobody else hears of it: not even where the walk looks one key beyond its range.

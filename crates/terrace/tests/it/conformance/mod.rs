@@ -23,6 +23,7 @@ mod merging;
 mod model;
 mod observed;
 mod ops;
+mod panics;
 mod queues;
 mod range_deletes;
 mod range_model;
@@ -52,6 +53,7 @@ macro_rules! conformance {
                 commit::{drains_do_not_depend_on_the_size_of_a_group, writers_share_groups,
                     readers_see_their_own_writes_and_never_go_back},
                 conditional::{conditions_are_about_existence, conditions_see_through_every_floor,
+                    what_refuses_a_synced_write_is_durable,
                     one_thread_wins_each_key},
                 cursors::{bounds_and_directions, keys_with_many_versions, seeking_goes_both_ways, both_ends_meet,
                     an_iterator_outlives_everything, prefixes_end_where_they_should},
@@ -92,6 +94,7 @@ macro_rules! conformance {
                 observed::{options_from_a_file_open_it, a_read_tells_what_it_has_touched,
                     listeners_hear_everything_and_may_do_anything, failures_are_told,
                     operations_are_timed, spans_enclose_the_work},
+                panics::{half_a_batch_is_never_seen, a_panic_anywhere_loses_nothing},
                 queues::{walks_over_what_was_taken_match_a_map, queues_lose_nothing_under_threads},
                 range_deletes::{a_deleted_range_is_gone_for_every_reader, a_batch_deletes_ranges_in_its_order,
                     conditions_see_that_a_range_is_gone, many_ranges_are_deleted_at_once,
