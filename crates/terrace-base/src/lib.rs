@@ -5,6 +5,7 @@
 //! through this crate alone, so that a simulated run with one seed is one history.
 
 pub mod alarm;
+mod calm;
 pub mod checksum;
 pub mod clock;
 pub mod codec;
@@ -18,5 +19,6 @@ pub mod rng;
 pub mod size;
 pub mod trail;
 
+pub use calm::Calm;
 pub use error::{Error, ErrorKind, Result};
 pub use kind::Kind;

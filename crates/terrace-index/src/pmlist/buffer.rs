@@ -69,6 +69,7 @@ impl Buffer {
 
     pub fn name(&self, live: u64) {
         self.named.fetch_add(1, Ordering::AcqRel);
+        self.extent.was_named.store(true, Ordering::Relaxed);
         self.live.fetch_add(live, Ordering::Relaxed);
     }
 

@@ -57,6 +57,8 @@ pub(super) struct Owned {
     pub offset: u64,
     pub bytes: u64,
     pub kind: Kind,
+    /// Whether something durable has named it, or a list in it: a job that has made it knows what became of it.
+    pub was_named: AtomicBool,
 }
 
 impl Owned {
@@ -65,6 +67,10 @@ impl Owned {
     }
 
     pub fn give_back(&self) {
+        if std::thread::panicking() && !self.was_named.load(Ordering::Relaxed) {
+            // The manifest may name it by now.
+            return self.pool().leave_unreclaimed();
+        }
         self.lists.give_back(Extent { offset: self.offset, bytes: self.bytes, kind: self.kind });
     }
 }
@@ -162,16 +168,18 @@ impl Lists {
         if self.inner.state.lock().extents.insert(extent.offset, extent.kind).is_none() {
             self.inner.bytes.fetch_add(extent.bytes, Ordering::Relaxed);
         }
-        Owned { lists: self.clone(), offset: extent.offset, bytes: extent.bytes, kind: extent.kind }
+        Owned {
+            lists: self.clone(),
+            offset: extent.offset,
+            bytes: extent.bytes,
+            kind: extent.kind,
+            was_named: AtomicBool::new(false),
+        }
     }
 
     fn give_back(&self, extent: Extent) {
         if self.inner.keeps_all.load(Ordering::Acquire) || self.inner.pool.is_read_only() {
             return;
-        }
-        if std::thread::panicking() {
-            // The manifest may name it by now.
-            return self.inner.pool.leave_unreclaimed();
         }
         let mut state = self.inner.state.lock();
         match state.marking {

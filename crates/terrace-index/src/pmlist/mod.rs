@@ -149,6 +149,7 @@ impl PmList {
     /// Notes that something durable names it from now on: neither it nor its buffers are freed with the last handle.
     pub fn name(&self) {
         if !self.inner.named.swap(true, Ordering::AcqRel) {
+            self.inner.extent.was_named.store(true, Ordering::Relaxed);
             self.inner.parts.iter().for_each(|part| part.buffer.name(part.live));
             self.inner.extent.lists.count_named(self.inner.extent.bytes as i64);
         }

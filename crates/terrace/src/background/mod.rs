@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use terrace_base::exec::Lane;
-use terrace_base::{Error, Result};
+use terrace_base::{Calm, Error, Result};
 
 use crate::core::Core;
 
@@ -107,7 +107,7 @@ impl Background {
     /// Makes a close wait for what the calling thread is about to do.
     pub fn hold_open(self: &Arc<Self>) -> Result<JobGuard> {
         match self.begin() {
-            true => Ok(JobGuard { jobs: self.clone() }),
+            true => Ok(JobGuard { jobs: self.clone(), calm: Calm::now() }),
             false => Err(Error::Closed),
         }
     }
@@ -304,11 +304,12 @@ impl Background {
 #[derive(Debug)]
 pub(crate) struct JobGuard {
     jobs: Arc<Background>,
+    calm: Calm,
 }
 
 impl Drop for JobGuard {
     fn drop(&mut self) {
-        self.jobs.core.health.note_panic();
+        self.jobs.core.health.note_panic(self.calm);
         self.jobs.jobs.lock().running -= 1;
         self.jobs.idle.notify_all();
     }

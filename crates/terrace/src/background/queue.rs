@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use parking_lot::MutexGuard;
+use terrace_base::Calm;
 use terrace_base::exec::{self, LANES, Lane};
 
 use super::slots::{Slot, Slots};
@@ -190,7 +191,7 @@ impl Background {
         if needs == Needs::Nothing || number.is_some() {
             jobs.running += 1;
             drop(jobs);
-            let (done, me) = (JobGuard { jobs: self.clone() }, self.clone());
+            let (done, me) = (JobGuard { jobs: self.clone(), calm: Calm::now() }, self.clone());
             let slot = number.map(|number| Slot::new(self, number));
             return Some(Box::new(move || {
                 let _done = done;

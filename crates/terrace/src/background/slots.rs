@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use terrace_base::Calm;
 use terrace_base::exec::Lane;
 
 use super::Background;
@@ -89,11 +90,12 @@ impl Background {
 pub(crate) struct Slot {
     jobs: Arc<Background>,
     number: usize,
+    calm: Calm,
 }
 
 impl Slot {
     pub(super) fn new(jobs: &Arc<Background>, number: usize) -> Slot {
-        Slot { jobs: jobs.clone(), number }
+        Slot { jobs: jobs.clone(), number, calm: Calm::now() }
     }
 
     /// Its index, from 0.
@@ -104,7 +106,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        self.jobs.core.health.note_panic();
+        self.jobs.core.health.note_panic(self.calm);
         let is_resumed = {
             let mut jobs = self.jobs.jobs.lock();
             jobs.slots.give_back(self.number);

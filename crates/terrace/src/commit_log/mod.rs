@@ -46,7 +46,6 @@ mod salvage;
 mod sync;
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -58,7 +57,7 @@ use terrace_pmem::{Marks, Pool};
 
 use crate::core::Core;
 use crate::core::request::Group;
-use crate::manifest::{FileName, Manifest};
+use crate::manifest::Manifest;
 use file::{Failure, FileLog};
 use log::Log;
 use pool::PoolLog;
@@ -391,9 +390,7 @@ impl CommitLog {
 
     fn remove_old_files(&self, manifest: &Manifest) -> Result<()> {
         let _removing = self.removing.lock();
-        let leftovers = manifest.listing()?.leftovers;
-        let is_log = |path: &PathBuf| matches!(FileName::parse(path), Some(FileName::Log(_)));
-        self.core.files.remove(leftovers.into_iter().filter(is_log));
+        self.core.files.remove(manifest.old_logs()?);
         Ok(())
     }
 

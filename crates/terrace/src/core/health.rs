@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use terrace_base::{Error, ErrorKind, Result};
+use terrace_base::{Calm, Error, ErrorKind, Result};
 
 use super::events::Events;
 use crate::events::Event;
@@ -57,18 +57,19 @@ impl Health {
         }
     }
 
-    /// Records that this thread panics, if it does. Whoever has something for himself calls it before he lets go of it.
-    pub fn note_panic(&self) {
-        if std::thread::panicking() {
-            self.is_cut.store(true, Ordering::Release);
+    /// Records that work has panicked that was `calm` when it began, if it has. Whoever has something for himself calls
+    /// it before he lets go of it.
+    pub fn note_panic(&self, calm: Calm) {
+        if calm.is_over() {
             self.fail(Error::invalid("a thread panicked while it changed the database"));
+            self.is_cut.store(true, Ordering::Release);
         }
     }
 
     /// A change begins on this thread. Nothing is changed after a panic on the way: half of it may be there, and would
     /// be seen, or kept by a close.
     pub fn whole(&self) -> Whole<'_> {
-        Whole(self)
+        Whole { health: self, calm: Calm::now() }
     }
 
     /// Whether a panic has cut work short.
@@ -93,11 +94,14 @@ impl Health {
 
 /// A change that is being made.
 #[derive(Debug)]
-pub(crate) struct Whole<'h>(&'h Health);
+pub(crate) struct Whole<'h> {
+    health: &'h Health,
+    calm: Calm,
+}
 
 impl Drop for Whole<'_> {
     fn drop(&mut self) {
-        self.0.note_panic();
+        self.health.note_panic(self.calm);
     }
 }
 
@@ -123,6 +127,17 @@ mod tests {
         health.recover();
         assert_eq!(health.check().unwrap_err().kind(), ErrorKind::Poisoned);
         assert!(health.uncut().is_ok());
+        struct Works<'h>(&'h Health);
+        impl Drop for Works<'_> {
+            fn drop(&mut self) {
+                drop(self.0.whole());
+            }
+        }
+        let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _works = Works(&health);
+            panic!("of somebody who changes nothing");
+        }));
+        assert!(unwound.is_err() && !health.is_cut(), "what a destructor does is whole");
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let _whole = health.whole();
             panic!("on the way");

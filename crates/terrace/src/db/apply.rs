@@ -46,7 +46,7 @@ impl Store {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::Closed);
         }
-        Ok(())
+        self.core.health.uncut()
     }
 
     /// Applies a group on the leader's thread, if `holds`; returns whether it did.
@@ -95,11 +95,10 @@ impl Store {
         let counters = &self.core.counters;
         // Judged before numbers are given out, so that a write that does not take place leaves no gap.
         let by_groups = self.engine.writes_by_groups();
-        let sync = group.iter().any(|r| r.sync);
         if by_groups && !holds()? {
-            // What stands in its way may not be durable, and the caller is told of it.
-            return if sync { self.engine.sync().map(|()| false) } else { Ok(false) };
+            return Ok(false);
         }
+        let sync = group.iter().any(|r| r.sync);
         let group = Group { requests: group, first_seq: self.last_seq.load(Ordering::Relaxed) + 1, sync };
         if group.ops() == 0 {
             return self.engine.sync().map(|()| true);

@@ -276,9 +276,12 @@ impl Hold {
     /// Whether there is a key at `place`, whatever its value is.
     pub fn contains(&self, place: &[u8]) -> Result<bool> {
         let _timing = self.core.begin_get();
-        let found = self.soundly(|| self.engine.version(place, Some(self.seq)))?;
+        let found = self.soundly(|| match self.core.deadlines.is_dated(place, Some(self.seq)) {
+            true => self.engine.get_with(place, Some(self.seq), &mut |_| ()),
+            false => self.engine.version(place, Some(self.seq)).map(|version| version.is_some()),
+        })?;
         self.engine.intact()?;
-        Ok(found.is_some())
+        Ok(found)
     }
 
     /// The values of the keys at `places`.

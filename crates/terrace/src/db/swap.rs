@@ -71,12 +71,24 @@ impl Db {
         new: Option<&[u8]>,
         options: WriteOptions,
     ) -> Result<Result<(), CasMismatch>> {
+        let swapped = self.swap_key(key.as_ref(), expected, new, options)?;
+        self.told(swapped.is_ok(), options)?;
+        Ok(swapped)
+    }
+
+    fn swap_key(
+        &self,
+        key: &[u8],
+        expected: Option<&[u8]>,
+        new: Option<&[u8]>,
+        options: WriteOptions,
+    ) -> Result<Result<(), CasMismatch>> {
         let kind = if new.is_some() { Kind::Put } else { Kind::Delete };
-        let placed = self.place_to_write(Op { kind, key: key.as_ref(), value: new.unwrap_or_default() })?;
+        let placed = self.place_to_write(Op { kind, key, value: new.unwrap_or_default() })?;
         self.swap(&placed, expected, new, options)
     }
 
-    /// [`compare_and_swap_with`](Self::compare_and_swap_with), of the key at `place`.
+    /// The same, of the key at `place`.
     pub(super) fn swap(
         &self,
         place: &[u8],
@@ -136,9 +148,7 @@ impl Db {
         options: WriteOptions,
     ) -> Result<Option<Bytes>> {
         let key = key.as_ref();
-        let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| {
-            self.compare_and_swap_with(key, expected, new, options)
-        };
+        let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| self.swap_key(key, expected, new, options);
         // What was there before may not be durable.
         let skips = if options.sync { Skips::None } else { Skips::Same };
         self.update(|| self.get(key), |current| Ok(update(current)), swap, skips)

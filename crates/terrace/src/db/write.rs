@@ -127,7 +127,17 @@ impl Db {
         condition: Condition<'_>,
         options: WriteOptions,
     ) -> Result<bool> {
-        self.write_default(Op { kind: Kind::Put, key, value }, condition, options)
+        let done = self.write_default(Op { kind: Kind::Put, key, value }, condition, options)?;
+        self.told(done, options)
+    }
+
+    /// Whether a conditional write was `done`. What stands in its way may not be durable, and is from now on if the
+    /// write was to be.
+    pub(super) fn told(&self, done: bool, options: WriteOptions) -> Result<bool> {
+        if !done && (options.sync || self.inner.core.options.sync) {
+            self.sync()?;
+        }
+        Ok(done)
     }
 
     /// Writes one key of the default keyspace.
@@ -175,9 +185,7 @@ impl Db {
         if let Err(error) = callbacks::check_none_runs() {
             return Some(Err(error));
         }
-        let whole = self.inner.core.health.whole();
         let outcome = self.inner.engine.write_one(op, condition)?;
-        drop(whole);
         let outcome = outcome.and_then(|done| self.inner.engine.intact().map(|()| done));
         if matches!(outcome, Ok(true)) {
             self.inner.core.counters.count_write(op);

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrace_base::{Error, ErrorKind, Result};
+use terrace_base::{Calm, Error, ErrorKind, Result};
 
 use super::change::LevelsEdit;
 use super::merge::{Merge, Merged};
@@ -23,6 +23,7 @@ struct Claim<'a, B: WriteBuffer> {
     tree: &'a LeveledTree<B>,
     task: Task,
     levels: Arc<Levels>,
+    calm: Calm,
 }
 
 impl<'a, B: WriteBuffer> Claim<'a, B> {
@@ -41,13 +42,13 @@ impl<'a, B: WriteBuffer> Claim<'a, B> {
         let (task, levels) = choose(&busy)?;
         busy.extend(task.pick.tables());
         drop(busy);
-        Some(Claim { tree, task, levels })
+        Some(Claim { tree, task, levels, calm: Calm::now() })
     }
 }
 
 impl<B: WriteBuffer> Drop for Claim<'_, B> {
     fn drop(&mut self) {
-        self.tree.core.health.note_panic();
+        self.tree.core.health.note_panic(self.calm);
         let mut busy = self.tree.choosing.lock();
         for number in self.task.pick.tables() {
             busy.remove(&number);

@@ -8,6 +8,7 @@ use terrace_disk::Fs;
 use terrace_log::LogReader;
 use terrace_table::Table;
 
+use super::Manifest;
 use super::files::{self, FileName};
 use super::replay;
 use super::state::State;
@@ -98,5 +99,18 @@ impl Listing {
     /// The numbers that files have which the state does not know. They are not given out again.
     pub fn unknown_numbers(&self) -> impl Iterator<Item = u64> + '_ {
         [&self.logs, &self.dead_tables, &self.hidden_tables, &self.anothers].into_iter().flatten().copied()
+    }
+}
+
+impl Manifest {
+    /// Logs of the database that are no longer needed.
+    pub fn old_logs(&self) -> Result<Vec<PathBuf>> {
+        // It only grows.
+        let (needed, origin) = (self.state().log_number, self.state().identity.origin());
+        let is_old = |name: &FileName| matches!(name, FileName::Log(number) if *number < needed);
+        let (ours, _) = files::list(&*self.fs, &self.dir)?;
+        let old =
+            ours.into_iter().filter(is_old).filter(|name| !is_anothers(&*self.fs, &self.dir, name, origin));
+        Ok(old.map(|name| name.path(&self.dir)).collect())
     }
 }

@@ -63,6 +63,7 @@ pub(crate) use files::{
 };
 pub(crate) use ingest_note::{IngestNote, IngestNotes};
 pub use listing::Listing;
+use listing::is_anothers;
 pub use replay::Salvaged;
 pub use state::{BucketState, OpenJob, State, TableState};
 
@@ -103,6 +104,8 @@ struct Writer {
     in_force: Option<u64>,
     /// Manifests that are not in force may exist.
     others: bool,
+    /// Manifests that may be another database's: those that were not in force at the opening.
+    unknown: Vec<u64>,
 }
 
 impl std::fmt::Debug for Writer {
@@ -150,7 +153,8 @@ impl Manifest {
             let mut writer = manifest.writer.lock();
             (writer.sealed, writer.in_force) = (sealed, Some(number));
             writer.undecided = !sealed;
-            writer.others = numbers.iter().any(|n| *n != number);
+            writer.unknown = numbers.into_iter().filter(|n| *n != number).collect();
+            writer.others = !writer.unknown.is_empty();
         }
         Ok(manifest)
     }
@@ -240,6 +244,7 @@ impl Manifest {
                 sealed: false,
                 in_force: None,
                 others: false,
+                unknown: Vec::new(),
             }),
             next_file: AtomicU64::new(state.next_file),
             pool: Mutex::new(state.pool),
@@ -428,7 +433,9 @@ fn refuse_newer_files(fs: &dyn Fs, dir: &Path, number: u64, (state, sealed): (&S
         FileName::Table(table) => sealed && *table >= state.next_file,
         _ => false,
     };
-    let Some(newer) = ours.iter().find(is_newer) else { return Ok(()) };
+    let origin = state.identity.origin();
+    let mut newer = ours.iter().filter(is_newer).filter(|name| !is_anothers(fs, dir, name, origin));
+    let Some(newer) = newer.next() else { return Ok(()) };
     let path = FileName::Manifest(number).path(dir);
     let found = format!("an older one: {newer} is newer than it; run repair");
     Err(Error::corruption(&path, 0, "the newest manifest of this database", found))

@@ -55,7 +55,10 @@ impl Manifest {
         let removed: Result<()> = files::manifests(&*self.fs, &self.dir).and_then(|numbers| {
             let (dir, origin) = (&self.dir, self.state().identity.origin());
             let names = numbers.into_iter().filter(|n| *n != in_force).map(FileName::Manifest);
-            let mut others = names.filter(|name| !is_anothers(&*self.fs, dir, name, origin));
+            let may_be_anothers =
+                |name: &FileName| matches!(name, FileName::Manifest(n) if writer.unknown.contains(n));
+            let mut others =
+                names.filter(|name| !may_be_anothers(name) || !is_anothers(&*self.fs, dir, name, origin));
             others.try_for_each(|name| self.fs.remove(&name.path(dir)))
         });
         if let Err(error) = removed {

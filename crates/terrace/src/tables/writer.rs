@@ -104,9 +104,9 @@ impl Drop for MadeFile {
     fn drop(&mut self) {
         match (self.kept, self.is_hidden) {
             (true, _) => {}
-            // The manifest may have it.
-            _ if std::thread::panicking() => self.files.remove_when_decided([self.number]),
             (false, true) => self.files.remove([self.files.hidden_table(self.number)]),
+            // The manifest may have it.
+            (false, false) if std::thread::panicking() => self.files.remove_when_decided([self.number]),
             (false, false) => self.files.remove_tables([self.number]),
         }
     }

@@ -79,8 +79,8 @@ fn numbers_of_strays_use_none_up() {
     assert!(repaired.contains(&true), "nothing was repaired");
 }
 
-/// A table, a log and a manifest of a database of `engine`, in files whose numbers `dir` does not have and the
-/// database there has passed.
+/// Two tables, a log and a manifest of a database of `engine`, in files that `dir` does not have. The numbers of all but
+/// one are such as the database there has passed.
 fn plant_anothers(dir: &Path, engine: EngineKind) -> Vec<(PathBuf, Vec<u8>)> {
     let donor = tempfile::tempdir().unwrap();
     // A manifest says by its content, too, which number it has.
@@ -107,7 +107,9 @@ fn plant_anothers(dir: &Path, engine: EngineKind) -> Vec<(PathBuf, Vec<u8>)> {
         (to, bytes)
     };
     let of_manifest = dir.join(manifest.file_name().unwrap());
-    [(newest(".sst"), free(".sst")), (newest(".log"), free(".log")), (manifest, of_manifest)]
+    let far = dir.join("60000000.sst");
+    let table = newest(".sst");
+    [(table.clone(), free(".sst")), (table, far), (newest(".log"), free(".log")), (manifest, of_manifest)]
         .map(|(from, to)| plant(from, to))
         .into()
 }
@@ -121,6 +123,8 @@ fn another_databases_files_stay() {
             let mut map = Map::new();
             let db = Db::open(live.path(), options(engine)).unwrap();
             (0..6).for_each(|i| write(&db, &mut map, i));
+            // A copy is of one moment once no job runs.
+            db.check().unwrap();
             let dir = match is_killed {
                 true => {
                     copy_files(live.path(), killed.path());

@@ -22,13 +22,15 @@ const ENTRY_BYTES: usize = 96;
 /// this thread. Otherwise they lie where they did.
 struct Moving<'s> {
     store: &'s Store,
+    /// Whether they may have moved.
+    is_begun: bool,
     is_done: bool,
     _alone: RwLockWriteGuard<'s, ()>,
 }
 
 impl<'s> Moving<'s> {
     fn begin(store: &'s Store) -> Moving<'s> {
-        let moving = Moving { store, is_done: false, _alone: store.catalog.keep_out() };
+        let moving = Moving { store, is_begun: false, is_done: false, _alone: store.catalog.keep_out() };
         store.core.filters.set_beside(false);
         store.catalog.set_moving();
         moving
@@ -37,8 +39,8 @@ impl<'s> Moving<'s> {
 
 impl Drop for Moving<'_> {
     fn drop(&mut self) {
-        let Moving { store, is_done, .. } = *self;
-        let is_beside = is_done || store.has_marker();
+        let Moving { store, is_begun, is_done, .. } = *self;
+        let is_beside = is_done || is_begun && store.has_marker();
         if is_beside {
             store.begin_deadlines();
         }
@@ -64,7 +66,9 @@ impl Db {
             return Ok(());
         }
         let mut moving = Moving::begin(&self.inner);
-        self.write_placed(self.moved()?, WriteOptions::default())?;
+        let moved = self.moved()?;
+        moving.is_begun = true;
+        self.write_placed(moved, WriteOptions::default())?;
         moving.is_done = true;
         Ok(())
     }
@@ -123,8 +127,9 @@ mod tests {
             let db = Db::open(dir.path(), options.clone()).unwrap();
             db.put(HIGH, "high").unwrap();
             let panicked = catch_unwind(AssertUnwindSafe(|| {
-                let _moving = Moving::begin(&db.inner);
+                let mut moving = Moving::begin(&db.inner);
                 let moved = db.moved().unwrap();
+                moving.is_begun = true;
                 if is_written {
                     db.write_placed(moved, WriteOptions::default()).unwrap();
                 }

@@ -129,6 +129,8 @@ impl<E: PmEngine> PmStore<E> {
 
     fn apply_alone(&self, written: &Written<'_, '_, E>, holds: Check<'_>) -> Result<Option<bool>> {
         let _alone = self.gate.exclusive();
+        // Ended before others pass the gate.
+        let _whole = self.core.health.whole();
         self.admit()?;
         if written.placed.are_outdated() {
             return Ok(None);

@@ -137,6 +137,8 @@ impl<E: PmEngine> PmStore<E> {
         placed: &Placed<'_, '_, E>,
     ) -> Result<Option<bool>> {
         let _shared = self.gate.shared();
+        // Ended before the gate opens.
+        let _whole = self.core.health.whole();
         self.admit()?;
         if placed.are_outdated() {
             return Ok(None);

@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrace_base::{Error, Result};
+use terrace_base::{Calm, Error, Result};
 
 use super::bucket::{Bucket, Placed};
 use super::change::BucketsEdit;
@@ -40,6 +40,7 @@ pub(super) struct Claim<'a> {
     wip: &'a Wip,
     pub bucket: Arc<Bucket>,
     pub tables: Vec<Placed>,
+    pub(super) calm: Calm,
 }
 
 impl<'a> Claim<'a> {
@@ -56,7 +57,7 @@ impl<'a> Claim<'a> {
             readable.tables.iter().filter(is_free).filter(|table| wanted(table)).cloned().collect();
         plan.busy.extend(tables.iter().map(|table| table.run.number()));
         wip.note_figures(plan, bucket);
-        Claim { wip, bucket: bucket.clone(), tables }
+        Claim { wip, bucket: bucket.clone(), tables, calm: Calm::now() }
     }
 
     pub fn numbers(&self) -> Vec<u64> {
@@ -66,7 +67,7 @@ impl<'a> Claim<'a> {
 
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        self.wip.core.health.note_panic();
+        self.wip.core.health.note_panic(self.calm);
         let mut plan = self.wip.planning.lock();
         for table in &self.tables {
             plan.busy.remove(&table.run.number());

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrace_base::Result;
+use terrace_base::{Calm, Result};
 use terrace_table::{Cursor, TableMeta};
 
 use super::Wip;
@@ -30,11 +30,12 @@ pub(super) struct Division<'a> {
     /// Tables in the way, and by their levels what was made of them.
     old: Vec<Placed>,
     anew: Vec<(usize, Vec<Written>)>,
+    calm: Calm,
 }
 
 impl Drop for Division<'_> {
     fn drop(&mut self) {
-        self.wip.core.health.note_panic();
+        self.wip.core.health.note_panic(self.calm);
         let mut plan = self.wip.planning.lock();
         plan.whole.remove(&self.bucket.lower);
         plan.ending.remove(&self.bucket.lower);
@@ -121,7 +122,8 @@ impl Wip {
         }
         plan.whole.insert(bucket.lower.clone());
         plan.ending.insert(bucket.lower.clone());
-        Some(Division { wip: self, bucket: bucket.clone(), cuts, old: Vec::new(), anew: Vec::new() })
+        let (old, anew, calm) = (Vec::new(), Vec::new(), Calm::now());
+        Some(Division { wip: self, bucket: bucket.clone(), cuts, old, anew, calm })
     }
 
     /// Writes the tables in the way again, cut where the bucket is divided; false if there is no room for that.

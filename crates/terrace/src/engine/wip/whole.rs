@@ -40,7 +40,7 @@ struct Whole<'a> {
 
 impl Drop for Whole<'_> {
     fn drop(&mut self) {
-        self.wip.core.health.note_panic();
+        self.wip.core.health.note_panic(self.claim.calm);
         let lower = &self.claim.bucket.lower;
         // In this order: the next merge of the whole bucket has its own cuts.
         self.claim.bucket.cuts.lock().clear();

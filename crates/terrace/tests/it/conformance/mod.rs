@@ -94,7 +94,7 @@ macro_rules! conformance {
                 observed::{options_from_a_file_open_it, a_read_tells_what_it_has_touched,
                     listeners_hear_everything_and_may_do_anything, failures_are_told,
                     operations_are_timed, spans_enclose_the_work},
-                panics::{half_a_batch_is_never_seen, a_panic_anywhere_loses_nothing},
+                panics::{half_a_batch_is_never_seen, a_panic_anywhere_loses_nothing, a_destructor_may_write},
                 queues::{walks_over_what_was_taken_match_a_map, queues_lose_nothing_under_threads},
                 range_deletes::{a_deleted_range_is_gone_for_every_reader, a_batch_deletes_ranges_in_its_order,
                     conditions_see_that_a_range_is_gone, many_ranges_are_deleted_at_once,

@@ -62,6 +62,37 @@ pub fn half_a_batch_is_never_seen(engine: &Engine) {
     }
 }
 
+/// Must catch a database that is given up because a destructor uses it while its thread unwinds for another reason.
+pub fn a_destructor_may_write(engine: &Engine) {
+    struct Lease<'d>(&'d Db);
+    impl Drop for Lease<'_> {
+        fn drop(&mut self) {
+            self.0.write(batch("released")).unwrap();
+            self.0.delete("lease").unwrap();
+            self.0.flush().unwrap();
+            self.0.compact_range(..).unwrap();
+            assert_sound(self.0, "while it unwinds");
+        }
+    }
+    for setup in setups(engine) {
+        let machine = Machine::new(&setup);
+        let db = machine.open().unwrap();
+        db.put("lease", "held").unwrap();
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            let _lease = Lease(&db);
+            panic!("on request");
+        }));
+        assert!(unwound.is_err());
+        assert_eq!(value(&db, setup.name), "released");
+        db.write(batch("later")).unwrap();
+        db.close().unwrap();
+        drop(db);
+        let db = machine.open().unwrap();
+        assert_eq!((value(&db, setup.name), db.get("lease").unwrap()), ("later".into(), None));
+        assert_sound(&db, setup.name);
+    }
+}
+
 /// Writes versions 1 to 60 with flushes in between, and compacts; says in `written` how far it has come.
 fn write_all(db: &Db, written: &AtomicI64) {
     for version in 1..=60 {
