@@ -69,6 +69,7 @@ fn names_of_any_text_come_back() {
 #[test]
 fn a_record_that_stays_is_put_among_those_that_expire() {
     let bed = Bed::new();
+    bed.run("put", &["a", "1"]).text();
     bed.run("keyspaces", &["--make", "sessions", "--ttl", "0s"]).text();
     let put = |key: &str, more: &[&str]| {
         bed.run("put", &[&[key, "1", "--keyspace", "sessions"], more].concat()).text();

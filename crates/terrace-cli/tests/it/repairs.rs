@@ -237,6 +237,10 @@ fn a_table_of_another_database_is_told_and_kept_apart() {
         let copy = bed.db.join("000099.sst");
         std::fs::write(&copy, theirs).unwrap();
         assert!(own != copy);
+        // Where there is nothing to repair it stays.
+        assert!(bed.run::<&str>("repair", &[]).text().contains("nothing had to be done"), "{engine:?}");
+        assert!(copy.exists(), "{engine:?}");
+        std::fs::remove_file(bed.db.join("CURRENT")).unwrap();
         let run = bed.run::<&str>("repair", &[]);
         assert!(run.text().contains("another database"), "{engine:?}: {run:?}");
         assert!(!copy.exists() && bed.db.join("lost/000099.sst").exists(), "{engine:?}");

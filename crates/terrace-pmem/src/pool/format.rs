@@ -227,6 +227,12 @@ fn validate(s: &Superblock, name: &Path) -> Result<()> {
     Err(Error::corruption(name, 32, "powers of two in range", found))
 }
 
+/// Bytes of the whole extents in a file of `len` bytes, if they hold the table and more.
+pub(super) fn whole_extents(s: &Superblock, len: u64) -> Option<u64> {
+    let units = len / s.extent_bytes;
+    (units > Table::new(s).first_extent()).then_some(units * s.extent_bytes)
+}
+
 /// The pool's size in bytes, from its size word.
 pub(super) fn read_size(raw: &Raw<'_>, s: &Superblock, media_len: u64, name: &Path) -> Result<u64> {
     let stored = u64::from_le_bytes(raw.read(SIZE_WORD_AT));

@@ -79,7 +79,7 @@ impl Pool {
             media.sync_range(SUPERBLOCK_AT[0], 64).inspect_err(distrust)?;
         }
         let size = match format::read_size(&raw, &superblock, media.len(), name) {
-            Err(_) if options.salvage => media.len() / superblock.extent_bytes * superblock.extent_bytes,
+            Err(e) if options.salvage => format::whole_extents(&superblock, media.len()).ok_or(e)?,
             size => size?,
         };
         let digest = if options.salvage { 0 } else { previous.digest() };

@@ -33,7 +33,10 @@ fn spoil(dir: &Path, change: impl FnOnce(&Path)) -> tempfile::TempDir {
 fn a_repair_of_what_was_closed_needs_no_pool() {
     let (dir, contents_then) = closed();
     type Change = fn(&Path);
-    let changes: [(&str, Change); 4] = [
+    let changes: [(&str, Change); 5] = [
+        ("hardly more than its head", |pool| {
+            std::fs::write(pool, &std::fs::read(pool).unwrap()[..20_000]).unwrap()
+        }),
         ("missing", |pool| std::fs::remove_file(pool).unwrap()),
         ("empty", |pool| std::fs::write(pool, "").unwrap()),
         ("noise", |pool| std::fs::write(pool, [7; 100_000]).unwrap()),
