@@ -91,6 +91,8 @@ fn plant_anothers(dir: &Path, engine: EngineKind) -> Vec<(PathBuf, Vec<u8>)> {
     });
     let db = Db::open(donor.path(), options(engine)).unwrap();
     db.put("last", "only in the log").unwrap();
+    // No table is half written then: such a one names nobody.
+    db.check().unwrap();
     let files = std::fs::read_dir(donor.path()).unwrap().map(|file| file.unwrap().path());
     let files: Vec<PathBuf> = files.collect();
     let newest = |what: &str| {
