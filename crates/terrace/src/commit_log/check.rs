@@ -4,13 +4,13 @@ use terrace_base::Result;
 use terrace_disk::Access;
 use terrace_log::PmLog;
 
-use super::replay::{self, Source};
+use super::replay;
 use super::{CommitLog, Log, LogMedium, file};
 use crate::core::report::problem;
 use crate::manifest::Manifest;
 
 impl CommitLog {
-    /// Reads back every needed log; returns what is wrong.
+    /// Reads back every log that counts; returns what is wrong.
     pub fn check(&self, manifest: &Manifest) -> Result<Vec<String>> {
         // No log is made meanwhile.
         let _ready = self.ready.lock();
@@ -27,12 +27,11 @@ impl CommitLog {
 
     fn check_files(&self, manifest: &Manifest) -> Result<Vec<String>> {
         let files = self.files_of(manifest.listing()?.logs, true);
-        let read = files.numbers.iter().map(|&number| files.visit(number, &mut |_| Ok(())).map(drop));
-        let end = std::iter::once_with(|| replay::check_known(&files, &manifest.state()));
         let mut problems = Vec::new();
-        for error in read.chain(end).filter_map(Result::err) {
+        replay::check(&files, &manifest.state(), &mut |error| {
             problems.push(problem(error)?);
-        }
+            Ok(())
+        })?;
         problems.dedup();
         Ok(problems)
     }

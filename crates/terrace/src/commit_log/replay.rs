@@ -217,8 +217,7 @@ pub(crate) fn replay(
     apply: &mut dyn FnMut(u64, u64, &WriteBatch, u64) -> Result<()>,
 ) -> Result<Replayed> {
     let logs = source.numbers();
-    let begins: Vec<Begins> = logs.iter().map(|&n| beginning(source, n)).collect::<Result<_>>()?;
-    let from = begins.iter().rposition(|b| *b == Begins::Anew).unwrap_or(0);
+    let count = that_count(source)?;
     let (first, flushed) = (logs.first().copied().unwrap_or(0), state.flushed_seq);
     let replayed = Replayed { there: logs.len(), reached: flushed, ..Replayed::default() };
     let mut chain =
@@ -226,8 +225,8 @@ pub(crate) fn replay(
     if let Err(e) = check_there(source, state) {
         judge(e, damaged, &mut chain.replayed)?;
     }
-    for (&number, begins) in logs.iter().zip(&begins).skip(from) {
-        if let Begins::After { before, previous } = *begins
+    for (number, begins) in count {
+        if let Begins::After { before, previous } = begins
             && before > chain.replayed.reached
         {
             if !chain.replayed.gap
@@ -238,7 +237,7 @@ pub(crate) fn replay(
             chain.replayed.gap = true;
             break;
         }
-        if let Err(e) = chain.read(number, *begins, apply) {
+        if let Err(e) = chain.read(number, begins, apply) {
             judge(e, damaged, &mut chain.replayed)?;
         }
     }
@@ -252,6 +251,14 @@ fn judge(error: Error, damaged: &mut dyn FnMut(Error) -> Result<()>, replayed: &
     }
     replayed.gap = true;
     damaged(error)
+}
+
+/// The logs that count, and how they begin: all from the newest on that is complete and replaces those before it.
+fn that_count(source: &dyn Source) -> Result<Vec<(u64, Begins)>> {
+    let logs = source.numbers().into_iter().map(|number| Ok((number, beginning(source, number)?)));
+    let mut logs: Vec<(u64, Begins)> = logs.collect::<Result<_>>()?;
+    let from = logs.iter().rposition(|(_, begins)| *begins == Begins::Anew).unwrap_or(0);
+    Ok(logs.split_off(from))
 }
 
 /// How log `number` begins. The replay reports damage.
@@ -273,11 +280,23 @@ fn beginning(source: &dyn Source, number: u64) -> Result<Begins> {
     }
 }
 
-/// Checks that the logs begun and sealed last exist as long as they are needed, the sealed one whole.
-pub(super) fn check_known(source: &dyn Source, state: &State) -> Result<()> {
-    check_there(source, state)?;
-    let Some((number, bytes)) = state.needed_end() else { return Ok(()) };
-    check_end(source, number, bytes, source.visit(number, &mut |_| Ok(()))?)
+/// Checks what a replay relies on: that the logs that count are sound, that those begun and sealed last exist as long
+/// as they are needed, and that the sealed one is whole. Passes what is wrong to `found`.
+pub(super) fn check(
+    source: &dyn Source,
+    state: &State,
+    found: &mut dyn FnMut(Error) -> Result<()>,
+) -> Result<()> {
+    check_there(source, state).or_else(&mut *found)?;
+    for (number, _) in that_count(source)? {
+        let read = source.visit(number, &mut |_| Ok(()));
+        let checked = read.and_then(|read| match state.needed_end() {
+            Some((sealed, bytes)) if sealed == number => check_end(source, number, bytes, read),
+            _ => Ok(()),
+        });
+        checked.or_else(&mut *found)?;
+    }
+    Ok(())
 }
 
 fn check_there(source: &dyn Source, state: &State) -> Result<()> {

@@ -45,10 +45,7 @@ fn claim(env: &Env, dir: &Path, pool: &Path) -> Result<()> {
     // If even looking at the place fails, it is not claimed.
     let pool = matches!(env.pm.exists(&beside), Ok(false)).then(|| name_from(dir, beside)).transpose()?;
     let note = Note { dir: absolute(dir)?, pool };
-    let mut file = fs.create(&folder.join(note::NAME))?;
-    file.append(&note.encode())?;
-    file.sync()?;
-    fs.sync_dir(&folder)
+    note.write(fs, &folder)
 }
 
 fn others_files(folder: &Path, why: &str) -> Error {
@@ -89,6 +86,7 @@ pub(super) fn discard(env: &Env, dir: &Path) -> Result<()> {
         fs.sync_dir(pool.parent().unwrap_or(dir))?;
     }
     empty(fs, dir)?;
+    note::discard_unwritten(fs, &folder)?;
     // An empty folder stays where the file system cannot remove directories.
     let _ = fs.remove_dir(&folder);
     Ok(())

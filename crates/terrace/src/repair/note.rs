@@ -8,15 +8,21 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use terrace_base::Result;
 use terrace_base::codec::Reader;
-use terrace_base::{Error, Result};
-use terrace_disk::Fs;
+use terrace_disk::{Access, Fs};
 
 use super::pools::POOL_SUFFIX;
 use super::sealed::{Sort, path_of, put_path, some_path};
 
 /// The note's name.
 pub(super) const NAME: &str = "NOTE";
+
+/// Its name while it is written. A power cut may leave anything in it.
+const NEW_NAME: &str = "NOTE.new";
+
+/// No note is longer: it has two paths.
+const MOST_BYTES: u64 = 16 << 10;
 
 const SORT: Sort = Sort { magic: *b"TERRNOTE", version: 3, what: "the note of a repair" };
 
@@ -46,22 +52,25 @@ impl Note {
             .ok_or_else(|| SORT.damaged(path, "bytes that do not decode"))
     }
 
-    /// The note in `folder`. `None`: there is no note, or a power cut has torn it, and then nothing lies
-    /// beside it.
-    ///
-    /// The file is no note, so nobody knows that the folder is a repair's.
+    /// The note in `folder`, if there is one. An error if the file is no note: nobody knows that the folder is a
+    /// repair's.
     pub fn read(fs: &dyn Fs, folder: &Path) -> Result<Option<Note>> {
         let path = folder.join(NAME);
         if !fs.exists(&path)? {
             return Ok(None);
         }
-        let data = SORT.read(fs, &path)?;
-        match Note::decode(&path, &data) {
-            Err(Error::Corruption { .. }) if SORT.may_be_torn(&data) && fs.list(folder)?.len() == 1 => {
-                Ok(None)
-            }
-            note => note.map(Some),
-        }
+        Note::decode(&path, &SORT.read(fs, &path)?).map(Some)
+    }
+
+    /// Writes it into `folder`, which is empty. It is there whole or not at all.
+    pub fn write(&self, fs: &dyn Fs, folder: &Path) -> Result<()> {
+        let new = folder.join(NEW_NAME);
+        let mut file = fs.create(&new)?;
+        file.append(&self.encode())?;
+        file.sync()?;
+        drop(file);
+        fs.rename(&new, &folder.join(NAME))?;
+        fs.sync_dir(folder)
     }
 
     /// The pool that may be removed with what the repair of `dir` has left, by a path valid from `dir`.
@@ -69,6 +78,17 @@ impl Note {
         let is_here = std::path::absolute(dir).is_ok_and(|dir| dir == self.dir);
         self.pool.as_deref().filter(|pool| pool.is_relative() || is_here)
     }
+}
+
+/// Removes what a repair has left that was cut short while it wrote the note: nothing lies beside that.
+pub(super) fn discard_unwritten(fs: &dyn Fs, folder: &Path) -> Result<()> {
+    let new = folder.join(NEW_NAME);
+    let is_alone = fs.exists(&new)? && fs.list(folder)?.len() == 1;
+    if is_alone && fs.open(&new, Access::Sequential)?.len() <= MOST_BYTES {
+        fs.remove(&new)?;
+        fs.sync_dir(folder)?;
+    }
+    Ok(())
 }
 
 /// Whether a pool is named like one that a repair makes, and lies where such a pool may.

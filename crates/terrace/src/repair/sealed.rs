@@ -68,12 +68,6 @@ impl Sort {
             _ => Err(self.damaged(path, "more bytes than any has")),
         }
     }
-
-    /// Whether `data` may be what a power cut left of such a file while it was being written.
-    pub fn may_be_torn(&self, data: &[u8]) -> bool {
-        let head = &data[..data.len().min(self.magic.len())];
-        self.magic.starts_with(head) || data.iter().all(|byte| *byte == 0)
-    }
 }
 
 /// The checksum of the magic, the version and the body.

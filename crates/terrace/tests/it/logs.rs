@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use terrace::{Db, EngineKind, ErrorKind, WriteOptions};
 use terrace_disk::Fs;
 use terrace_pmem::Granularity;
@@ -167,6 +168,44 @@ fn a_sync_that_fails_at_the_close_takes_nothing() {
             let db = world.open().unwrap_or_else(|e| panic!("{case}: {e}"));
             assert!(all(&db) == map, "{case}");
             assert_clean(&db);
+        }
+    }
+}
+
+/// A log has lost pages to a failed sync, and the process is killed while another log takes its place or after that. The
+/// other one has everything from some moment on, and the lost one is no damage any more, though it is still there.
+#[test]
+fn a_log_that_another_has_replaced_is_no_damage() {
+    let cases = (0..6).flat_map(|before| (0..2).map(move |spared| (before, spared)));
+    for (kind, (before, spared)) in engines_on_files().flat_map(|k| cases.clone().map(move |c| (k, c))) {
+        let machine = roomy(kind);
+        let (db, mut map) = (machine.open().unwrap(), Map::new());
+        for i in 0..=before {
+            put(&db, &mut map, &format!("handed over {i}"), 50, false).unwrap();
+        }
+        let watch = Watch::over(machine.world());
+        watch.once.store(true, Ordering::Relaxed);
+        watch.spared.store(spared, Ordering::Relaxed);
+        watch.on.store(true, Ordering::Relaxed);
+        let killed: Arc<Mutex<Vec<World>>> = Arc::default();
+        let (seen, kept) = (watch.clone(), killed.clone());
+        machine.world().on_event(Box::new(move |event, world| {
+            seen.see(&event.kind, world);
+            if !seen.on.load(Ordering::Relaxed) {
+                kept.lock().push(world.capture().kill());
+            }
+        }));
+        db.close().unwrap();
+        machine.world().ignore_events();
+        for (at, world) in killed.lock().drain(..).enumerate() {
+            let (killed, case) = (machine.on(world), format!("{kind:?} {before} {spared} {at}"));
+            let db = match killed.open() {
+                Err(e) if killed.fs().has_dropped_pages() && e.kind() == ErrorKind::Corruption => continue,
+                opened => opened.unwrap_or_else(|e| panic!("{case}: {e}")),
+            };
+            assert!(all(&db) == map || killed.fs().has_dropped_pages(), "{case}");
+            let report = db.check().unwrap();
+            assert!(report.is_clean(), "{case}: {:?}", report.problems);
         }
     }
 }

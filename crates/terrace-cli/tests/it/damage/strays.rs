@@ -53,7 +53,7 @@ pub fn lay(image: &Image, rng: &mut Rng) -> Strays {
     match rng.below(7) {
         0 => beside_the_pool(image, rng),
         1 => {
-            let (folder, names) = (dir.join("repair"), ["NOTE", "thesis", "000012.sst"]);
+            let (folder, names) = (dir.join("repair"), ["NOTE", "NOTE.new", "thesis", "000012.sst"]);
             let _ = std::fs::create_dir(&folder);
             let least = rng.below(2);
             let files = names.into_iter().filter(|name| *name == "thesis" || rng.below(2) == least);

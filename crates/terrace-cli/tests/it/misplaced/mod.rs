@@ -123,6 +123,23 @@ fn a_note_of_somebody_else_makes_no_folder_a_repairs() {
     }
 }
 
+/// A power cut may leave anything in a note that was being written. Nothing lies beside it then.
+#[test]
+fn what_a_note_was_to_be_is_removed_if_it_lies_alone() {
+    let long = vec![b'x'; 100_000];
+    for (begun, code) in [(&b"remember the milk"[..], 0), (b"", 0), (&[0; 50], 0), (&long, 2)] {
+        let bed = Bed::new();
+        make(&bed, &bed.db, "slm", "auto");
+        let folder = bed.db.join("repair");
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("NOTE.new"), begun).unwrap();
+        let repaired = run(&bed.db, "repair", &[]);
+        assert_eq!((repaired.code, folder.exists()), (code, code != 0), "{repaired:?}");
+        assert!(code == 0 || std::fs::read(folder.join("NOTE.new")).unwrap() == begun);
+        assert_eq!(count(&bed.db), KEYS as usize);
+    }
+}
+
 /// A note that came with a copy of the directory, or that another version wrote, says nothing of pools.
 #[test]
 fn a_note_of_another_place_costs_no_pool() {

@@ -340,7 +340,10 @@ fn a_repair_leaves_what_is_not_its_own() {
             let around = dir.join("..").join(other.file_name().unwrap());
             assert_left_alone(other, || Db::repair(dir, with(*engine, &around)));
         }
-        assert_eq!(Db::repair(dir, with(*engine, own)).unwrap().lost, Vec::<String>::new());
+        let around = dir.join("..").join(own.file_name().unwrap());
+        for own in [own, &around] {
+            assert_eq!(Db::repair(dir, with(*engine, own)).unwrap().lost, Vec::<String>::new());
+        }
         let db = Db::open(dir, with(*engine, own)).unwrap();
         assert_eq!(db.get(b"whose").unwrap().as_deref(), Some(format!("{engine:?}").as_bytes()));
     }
