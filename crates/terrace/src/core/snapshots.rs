@@ -5,7 +5,6 @@
 //!    the list after its memtable became visible misses no reader that needs an older version than that
 //!    memtable's.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,7 +16,8 @@ pub(crate) struct Snapshots {
     visible: AtomicU64,
     /// The highest registered number; 0 if there is none.
     newest: AtomicU64,
-    held: Mutex<BTreeMap<u64, usize>>,
+    /// Registered numbers, ascending, and by how many handles. A list keeps its memory: transactions come and go.
+    held: Mutex<Vec<(u64, usize)>>,
 }
 
 /// A registered sequence number; dropping it releases it.
@@ -36,10 +36,10 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let mut held = self.of.held.lock();
-        if let Some(count) = held.get_mut(&self.seq) {
-            *count -= 1;
-            if *count == 0 {
-                held.remove(&self.seq);
+        if let Ok(at) = find(&held, self.seq) {
+            held[at].1 -= 1;
+            if held[at].1 == 0 {
+                held.remove(at);
                 self.of.note_newest(&held);
             }
         }
@@ -62,7 +62,7 @@ impl Snapshots {
         let mut held = self.held.lock();
         // Read under the lock: a flush that lists the held numbers either sees this one or ran before it.
         let seq = self.visible();
-        debug_assert!(held.keys().all(|earlier| *earlier <= seq), "what is visible grows only");
+        debug_assert!(held.iter().all(|(earlier, _)| *earlier <= seq), "what is visible grows only");
         self.register(&mut held, seq)
     }
 
@@ -71,14 +71,17 @@ impl Snapshots {
         self.register(&mut self.held.lock(), seq)
     }
 
-    fn register(self: &Arc<Self>, held: &mut BTreeMap<u64, usize>, seq: u64) -> Held {
-        *held.entry(seq).or_default() += 1;
+    fn register(self: &Arc<Self>, held: &mut Vec<(u64, usize)>, seq: u64) -> Held {
+        match find(held, seq) {
+            Ok(at) => held[at].1 += 1,
+            Err(at) => held.insert(at, (seq, 1)),
+        }
         self.note_newest(held);
         Held { seq, of: self.clone() }
     }
 
-    fn note_newest(&self, held: &BTreeMap<u64, usize>) {
-        let newest = held.last_key_value().map_or(0, |(seq, _)| *seq);
+    fn note_newest(&self, held: &[(u64, usize)]) {
+        let newest = held.last().map_or(0, |(seq, _)| *seq);
         self.newest.store(newest, Ordering::Release);
     }
 
@@ -89,12 +92,20 @@ impl Snapshots {
 
     /// The registered numbers, ascending.
     pub fn list(&self) -> Vec<u64> {
-        self.held.lock().keys().copied().collect()
+        self.held.lock().iter().map(|(seq, _)| *seq).collect()
     }
 
     /// How many handles are registered.
     pub fn count(&self) -> usize {
-        self.held.lock().values().sum()
+        self.held.lock().iter().map(|(_, count)| *count).sum()
+    }
+}
+
+/// Where `seq` is among registered numbers, or belongs. Nearly always that is the end.
+fn find(held: &[(u64, usize)], seq: u64) -> Result<usize, usize> {
+    match held.last() {
+        Some((last, _)) if *last < seq => Err(held.len()),
+        _ => held.binary_search_by_key(&seq, |(seq, _)| *seq),
     }
 }
 
