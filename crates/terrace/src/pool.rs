@@ -3,7 +3,8 @@
 //!
 //! 1. A pool in use has a root `ENGINE.store` that names its database; a pool without one was left by a
 //!    creation or rebuilding that was cut short.
-//! 2. A pool outside the database's directory is replaced only if it is nobody's or this database's.
+//! 2. A pool is replaced only if it is nobody's or this database's. One outside the database's directory that may
+//!    be somebody's is not replaced either.
 //! 3. The manifest knows the pool by its identity and the number of its last session that changed it. A session's
 //!    number is in the manifest before the pool is closed, and the pool is closed before the manifest is sealed: so
 //!    each reveals an older copy of the other.

@@ -30,17 +30,10 @@ pub(crate) fn open_to_repair(
 ) -> Result<Result<Pool>> {
     let Sought { identity, is_known, is_recorded } = sought;
     let elsewhere = !is_inside(path, &core.dir);
-    // Opening to salvage begins no session: another database's pool stays as it was closed. It is locked only
-    // for that time.
-    let is_others = is_known && {
-        let looked_at = core.env.pm.open(path, &PoolOptions { salvage: true, ..options.clone() });
-        looked_at.is_ok_and(|pool| is_anothers(&pool, identity))
-    };
-    if is_others {
-        let (expected, found) = ("the pool of this database", "another database's pool");
+    if is_known && is_anothers_at(core, path, options, identity) {
         return match elsewhere {
-            true => Err(Error::invalid(format!("{} is {found}", path.display()))),
-            false => Ok(Err(Error::corruption(path, 0, expected, found))),
+            true => Err(Error::invalid(format!("{} is another database's pool", path.display()))),
+            false => Ok(Err(anothers(path))),
         };
     }
     let known = recorded_path(identity).unwrap_or_else(|| core.dir.join(POOL_NAME));
@@ -66,8 +59,22 @@ pub(crate) fn admit_replacing(
     options: &PoolOptions,
     identity: &Identity,
 ) -> Result<()> {
-    if is_inside(path, &core.dir) || !core.env.pm.exists(path)? {
+    if !core.env.pm.exists(path)? {
         return Ok(());
     }
+    if is_inside(path, &core.dir) {
+        return if is_anothers_at(core, path, options, identity) { Err(anothers(path)) } else { Ok(()) };
+    }
     open_to_repair(core, path, options, Sought { identity, is_known: true, is_recorded: true }).map(drop)
+}
+
+/// Whether the pool in this place names another database as its owner. Opening to salvage begins no session: such a
+/// pool stays as it was closed. It is locked only for that time.
+fn is_anothers_at(core: &Core, path: &Path, options: &PoolOptions, identity: &Identity) -> bool {
+    let looked_at = core.env.pm.open(path, &PoolOptions { salvage: true, ..options.clone() });
+    looked_at.is_ok_and(|pool| is_anothers(&pool, identity))
+}
+
+fn anothers(path: &Path) -> Error {
+    Error::corruption(path, 0, "the pool of this database (try `repair`)", "another database's pool")
 }

@@ -114,3 +114,31 @@ fn a_torn_pool_is_kept_by_a_repair() {
     }
     assert!(kept >= 8, "{kept} pools");
 }
+
+/// A database's directory may hold another one's pool, in the place of its own. An opening leaves it as it is, and a
+/// repair keeps it.
+#[test]
+fn another_databases_pool_within_the_directory_stays() {
+    let (dir, contents_then) = closed();
+    let others = tempfile::tempdir().unwrap();
+    let other = Db::open_in(booted("one"), others.path(), options()).unwrap();
+    other.put("whose", "the other's").unwrap();
+    other.close().unwrap();
+    let foreign = std::fs::read(others.path().join("pool")).unwrap();
+    for boot in ["one", "two"] {
+        let spoilt = spoil(dir.path(), |pool| std::fs::write(pool, &foreign).unwrap());
+        let pool = spoilt.path().join("pool");
+        let error = Db::open_in(booted(boot), spoilt.path(), options()).unwrap_err();
+        assert!(error.kind() == ErrorKind::Corruption && error.to_string().contains("another database's"));
+        assert!(std::fs::read(&pool).unwrap() == foreign, "{boot}: by an opening");
+        let report = Db::repair_in(booted(boot), spoilt.path(), options()).unwrap();
+        assert!(report.lost.is_empty() && report.set_aside.len() == 1, "{boot}: {report:?}");
+        let kept = std::fs::read_dir(spoilt.path().join("lost")).unwrap().map(|file| file.unwrap().path());
+        assert!(
+            kept.into_iter().any(|file| std::fs::read(file).is_ok_and(|bytes| bytes == foreign)),
+            "{boot}"
+        );
+        let db = Db::open_in(booted(boot), spoilt.path(), options()).unwrap();
+        assert_eq!(contents(&db), contents_then, "{boot}");
+    }
+}
