@@ -1,7 +1,7 @@
 //! The environment of a database: files, persistent memory, background threads and time.
 
 use std::fmt::Debug;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrace_base::clock::{Clock, SystemClock};
@@ -43,7 +43,7 @@ pub trait PmSpace: Send + Sync + Debug {
         false
     }
 
-    /// The real place of `path`: the target of a link, and without parts `..`. `None`: the link leads nowhere.
+    /// The real place of `path`: the target of a link. `None`: the link leads nowhere.
     fn home(&self, path: &Path) -> Option<PathBuf> {
         Some(path.to_path_buf())
     }
@@ -107,16 +107,9 @@ impl PmSpace for RealPm {
     fn home(&self, path: &Path) -> Option<PathBuf> {
         match std::fs::symlink_metadata(path) {
             Ok(meta) if meta.is_symlink() => path.canonicalize().ok(),
-            _ => Some(without_parents(path).unwrap_or_else(|| path.to_path_buf())),
+            _ => Some(path.to_path_buf()),
         }
     }
-}
-
-/// `path` without its parts `..`, if it has some and they lead somewhere.
-fn without_parents(path: &Path) -> Option<PathBuf> {
-    let has_some = path.components().any(|part| part == Component::ParentDir);
-    let (folder, name) = path.parent().zip(path.file_name()).filter(|_| has_some)?;
-    folder.canonicalize().ok().map(|folder| folder.join(name))
 }
 
 /// Everything outside a database on which it depends. Tests swap in a simulated one.

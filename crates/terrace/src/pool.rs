@@ -34,7 +34,7 @@ use beyond::may_be_ahead;
 pub(crate) use begin::pool_options;
 pub(crate) use beyond::{Beyond, beyond_logs};
 pub(crate) use debt::{is_reclaim_due, may_reclaim, pay_before_check, reclaim};
-pub(crate) use guard::{refuse_headless, refuse_name_of_another_file, refuse_used};
+pub(crate) use guard::{real_path, refuse_headless, refuse_name_of_another_file, refuse_used};
 pub(crate) use salvage::{Sought, open_to_repair};
 
 /// The identity's name for the pool's medium.
@@ -202,7 +202,7 @@ pub(crate) fn open(core: &Core, manifest: &Manifest) -> Result<Option<(Pool, Sta
     let known = state.pool.map(|KnownPool { uuid, generation }| Known { uuid, generation, closed });
     let options = PoolOptions { known, ..pool_options(core, media) };
     let pool = match attach(core, &path, &options, identity) {
-        Err(e) if may_replace(core, identity) && is_unusable(&e) => {
+        Err(e) if may_replace(core, identity) && is_unusable(&e) && !e.is_of_another_version() => {
             salvage::admit_replacing(core, &path, &pool_options(core, media), identity)?;
             // An ordinary file holds nothing beyond tables and log, once it was closed or power has failed.
             if may_be_ahead(core, &state, manifest.is_sealed()) {

@@ -5,6 +5,7 @@
 //!    the list after its memtable became visible misses no reader that needs an older version than that
 //!    memtable's.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,8 +17,16 @@ pub(crate) struct Snapshots {
     visible: AtomicU64,
     /// The highest registered number; 0 if there is none.
     newest: AtomicU64,
-    /// Registered numbers, ascending, and by how many handles. A list keeps its memory: transactions come and go.
-    held: Mutex<Vec<(u64, usize)>>,
+    held: Mutex<Registered>,
+}
+
+/// Numbers and how many handles each has. Nearly all come and go at the end, and the list keeps its memory. A number
+/// without handles is not at an end, and no more than half of all are such.
+#[derive(Debug, Default)]
+struct Registered {
+    /// Ascending.
+    numbers: VecDeque<(u64, usize)>,
+    unused: usize,
 }
 
 /// A registered sequence number; dropping it releases it.
@@ -36,13 +45,58 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let mut held = self.of.held.lock();
-        if let Ok(at) = find(&held, self.seq) {
-            held[at].1 -= 1;
-            if held[at].1 == 0 {
-                held.remove(at);
-                self.of.note_newest(&held);
-            }
+        if held.release(self.seq) {
+            self.of.newest.store(held.newest(), Ordering::Release);
         }
+    }
+}
+
+impl Registered {
+    fn find(&self, seq: u64) -> Result<usize, usize> {
+        match self.numbers.back() {
+            Some((last, _)) if *last < seq => Err(self.numbers.len()),
+            _ => self.numbers.binary_search_by_key(&seq, |(seq, _)| *seq),
+        }
+    }
+
+    fn register(&mut self, seq: u64) {
+        match self.find(seq) {
+            Ok(at) => {
+                self.unused -= usize::from(self.numbers[at].1 == 0);
+                self.numbers[at].1 += 1;
+            }
+            Err(at) => self.numbers.insert(at, (seq, 1)),
+        }
+    }
+
+    /// Releases one handle of `seq`; returns whether that was the last.
+    fn release(&mut self, seq: u64) -> bool {
+        let Ok(at) = self.find(seq) else { return false };
+        self.numbers[at].1 -= 1;
+        if self.numbers[at].1 > 0 {
+            return false;
+        }
+        self.unused += 1;
+        while self.numbers.pop_back_if(|(_, count)| *count == 0).is_some()
+            || self.numbers.pop_front_if(|(_, count)| *count == 0).is_some()
+        {
+            self.unused -= 1;
+        }
+        if self.unused * 2 > self.numbers.len() {
+            self.numbers.retain(|(_, count)| *count > 0);
+            self.unused = 0;
+        }
+        true
+    }
+
+    /// The highest; 0 if there is none.
+    fn newest(&self) -> u64 {
+        self.numbers.back().map_or(0, |(seq, _)| *seq)
+    }
+
+    /// All that have handles, and how many.
+    fn used(&self) -> impl Iterator<Item = (u64, usize)> {
+        self.numbers.iter().copied().filter(|(_, count)| *count > 0)
     }
 }
 
@@ -62,7 +116,7 @@ impl Snapshots {
         let mut held = self.held.lock();
         // Read under the lock: a flush that lists the held numbers either sees this one or ran before it.
         let seq = self.visible();
-        debug_assert!(held.iter().all(|(earlier, _)| *earlier <= seq), "what is visible grows only");
+        debug_assert!(held.newest() <= seq, "what is visible grows only");
         self.register(&mut held, seq)
     }
 
@@ -71,18 +125,10 @@ impl Snapshots {
         self.register(&mut self.held.lock(), seq)
     }
 
-    fn register(self: &Arc<Self>, held: &mut Vec<(u64, usize)>, seq: u64) -> Held {
-        match find(held, seq) {
-            Ok(at) => held[at].1 += 1,
-            Err(at) => held.insert(at, (seq, 1)),
-        }
-        self.note_newest(held);
+    fn register(self: &Arc<Self>, held: &mut Registered, seq: u64) -> Held {
+        held.register(seq);
+        self.newest.store(held.newest(), Ordering::Release);
         Held { seq, of: self.clone() }
-    }
-
-    fn note_newest(&self, held: &[(u64, usize)]) {
-        let newest = held.last().map_or(0, |(seq, _)| *seq);
-        self.newest.store(newest, Ordering::Release);
     }
 
     /// The highest registered number; 0 if there is none, or if it is 0.
@@ -92,20 +138,12 @@ impl Snapshots {
 
     /// The registered numbers, ascending.
     pub fn list(&self) -> Vec<u64> {
-        self.held.lock().iter().map(|(seq, _)| *seq).collect()
+        self.held.lock().used().map(|(seq, _)| seq).collect()
     }
 
     /// How many handles are registered.
     pub fn count(&self) -> usize {
-        self.held.lock().iter().map(|(_, count)| *count).sum()
-    }
-}
-
-/// Where `seq` is among registered numbers, or belongs. Nearly always that is the end.
-fn find(held: &[(u64, usize)], seq: u64) -> Result<usize, usize> {
-    match held.last() {
-        Some((last, _)) if *last < seq => Err(held.len()),
-        _ => held.binary_search_by_key(&seq, |(seq, _)| *seq),
+        self.held.lock().used().map(|(_, count)| count).sum()
     }
 }
 
@@ -141,5 +179,35 @@ mod tests {
         assert_eq!(s.list(), vec![7]);
         drop(b);
         assert!(s.list().is_empty());
+    }
+    /// Against a map, in every order of coming and going; the list stays as short as twice what is registered.
+    #[test]
+    fn numbers_come_and_go_in_any_order() {
+        use std::collections::BTreeMap;
+
+        use terrace_base::rng::Rng;
+
+        let mut rng = Rng::new(5);
+        let s = Arc::new(Snapshots::default());
+        let (mut handles, mut model) = (Vec::new(), BTreeMap::<u64, usize>::new());
+        for step in 0..20_000_u64 {
+            // It grows and shrinks by turns.
+            if handles.is_empty() || rng.below(100) < if step / 500 % 2 == 0 { 70 } else { 30 } {
+                s.advance(rng.below(step + 1));
+                let held = if rng.one_in(4) { s.hold_at(rng.below(s.visible() + 1)) } else { s.hold() };
+                *model.entry(held.seq()).or_default() += 1;
+                handles.push(held);
+            } else {
+                let gone = handles.swap_remove(rng.below(handles.len() as u64) as usize);
+                let count = model.get_mut(&gone.seq()).unwrap();
+                *count -= 1;
+                if *count == 0 {
+                    model.remove(&gone.seq());
+                }
+            }
+            assert_eq!(s.list(), model.keys().copied().collect::<Vec<_>>());
+            assert_eq!((s.count(), s.newest()), (handles.len(), model.keys().last().copied().unwrap_or(0)));
+            assert!(s.held.lock().numbers.len() <= 2 * model.len());
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! Where no pool may be made: over a database whose pointer is missing or whose manifest records only a
 //! creation, and under the name of another file.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use terrace_base::{Error, Result};
 use terrace_pmem::{MediaRequest, Opened, Pool, PoolOptions};
@@ -16,15 +16,25 @@ pub(crate) fn refuse_name_of_another_file(choice: &PoolChoice, dir: &Path) -> Re
     let (PoolChoice::Path(path) | PoolChoice::Emulated { path: Some(path), .. }) = choice else {
         return Ok(());
     };
-    let home = std::path::absolute(path).ok().and_then(|path| path.parent().map(Path::to_path_buf));
-    let is_here = home.is_some() && home == std::path::absolute(dir).ok();
-    if is_here && (FileName::parse(path).is_some() || manifest::is_of_repair(path)) {
+    let is_a_files_name = |path: PathBuf, dir: PathBuf| {
+        path.parent() == Some(&*dir) && (FileName::parse(&path).is_some() || manifest::is_of_repair(&path))
+    };
+    let as_named = std::path::absolute(path).ok().zip(std::path::absolute(dir).ok());
+    // Links and parts `..` may lead there, too.
+    let real = real_path(path).zip(dir.canonicalize().ok());
+    if as_named.into_iter().chain(real).any(|(path, dir)| is_a_files_name(path, dir)) {
         return Err(Error::invalid(format!(
             "{} is the name of another file of the database, and no pool can lie there",
             path.display()
         )));
     }
     Ok(())
+}
+
+/// `path` without links and parts `..`, if its folder exists.
+pub(crate) fn real_path(path: &Path) -> Option<PathBuf> {
+    let beside = || path.parent()?.canonicalize().ok().zip(path.file_name());
+    path.canonicalize().ok().or_else(|| beside().map(|(folder, name)| folder.join(name)))
 }
 
 /// An error if the pool in the directory shows that a database lies there whose pointer to its manifest is

@@ -30,7 +30,7 @@ pub(crate) fn open_to_repair(
 ) -> Result<Result<Pool>> {
     let Sought { identity, is_known, is_recorded } = sought;
     let elsewhere = !is_inside(path, &core.dir);
-    if is_known && is_anothers_at(core, path, options, identity) {
+    if is_known && is_anothers_at(core, path, options, identity).unwrap_or(false) {
         return match elsewhere {
             true => Err(Error::invalid(format!("{} is another database's pool", path.display()))),
             false => Ok(Err(anothers(path))),
@@ -63,16 +63,18 @@ pub(crate) fn admit_replacing(
         return Ok(());
     }
     if is_inside(path, &core.dir) {
-        return if is_anothers_at(core, path, options, identity) { Err(anothers(path)) } else { Ok(()) };
+        return if is_anothers_at(core, path, options, identity)? { Err(anothers(path)) } else { Ok(()) };
     }
     open_to_repair(core, path, options, Sought { identity, is_known: true, is_recorded: true }).map(drop)
 }
 
 /// Whether the pool in this place names another database as its owner. Opening to salvage begins no session: such a
 /// pool stays as it was closed. It is locked only for that time.
-fn is_anothers_at(core: &Core, path: &Path, options: &PoolOptions, identity: &Identity) -> bool {
-    let looked_at = core.env.pm.open(path, &PoolOptions { salvage: true, ..options.clone() });
-    looked_at.is_ok_and(|pool| is_anothers(&pool, identity))
+fn is_anothers_at(core: &Core, path: &Path, options: &PoolOptions, identity: &Identity) -> Result<bool> {
+    match core.env.pm.open(path, &PoolOptions { salvage: true, ..options.clone() }) {
+        Err(e) if is_unusable(&e) && !e.is_of_another_version() => Ok(false),
+        looked_at => looked_at.map(|pool| is_anothers(&pool, identity)),
+    }
 }
 
 fn anothers(path: &Path) -> Error {

@@ -43,7 +43,8 @@ fn claim(env: &Env, dir: &Path, pool: &Path) -> Result<()> {
     }
     let beside = pool_beside(pool);
     // If even looking at the place fails, it is not claimed.
-    let pool = matches!(env.pm.exists(&beside), Ok(false)).then(|| name_from(dir, beside)).transpose()?;
+    let pool =
+        if let Ok(false) = env.pm.exists(&beside) { Note::name_of(name_from(dir, beside)?) } else { None };
     let note = Note { dir: absolute(dir)?, pool };
     note.write(fs, &folder)
 }

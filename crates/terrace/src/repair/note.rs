@@ -14,6 +14,7 @@ use terrace_disk::{Access, Fs};
 
 use super::pools::POOL_SUFFIX;
 use super::sealed::{Sort, path_of, put_path, some_path};
+use crate::pool::real_path;
 
 /// The note's name.
 pub(super) const NAME: &str = "NOTE";
@@ -71,6 +72,11 @@ impl Note {
         drop(file);
         fs.rename(&new, &folder.join(NAME))?;
         fs.sync_dir(folder)
+    }
+
+    /// A pool's name as a note has it: without parts `..`. `None` if these lead nowhere, where no pool can be made.
+    pub fn name_of(pool: PathBuf) -> Option<PathBuf> {
+        if is_beside(&pool) { Some(pool) } else { real_path(&pool).filter(|pool| is_beside(pool)) }
     }
 
     /// The pool that may be removed with what the repair of `dir` has left, by a path valid from `dir`.

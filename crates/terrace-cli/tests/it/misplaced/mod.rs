@@ -214,7 +214,7 @@ fn spoil_superblocks(pool: &Path) -> Vec<u8> {
     bytes
 }
 
-/// A pool is not made in the place of a table or of the manifest.
+/// A pool is not made in the place of a table or of the manifest, whatever leads there.
 #[test]
 fn no_pool_is_made_under_the_name_of_another_file() {
     let bed = Bed::new();
@@ -223,7 +223,12 @@ fn no_pool_is_made_under_the_name_of_another_file() {
     let mut files: Vec<PathBuf> =
         ["MANIFEST", "CURRENT", ".sst"].iter().flat_map(|part| names(&bed.db, part)).collect();
     files.extend(["000099.log", "lost", "repair", "REPAIR"].map(|name| bed.db.join(name)));
-    for file in files {
+    let link = bed.path("link");
+    std::os::unix::fs::symlink(&files[0], &link).unwrap();
+    let around =
+        |file: &PathBuf| bed.db.join("..").join(bed.db.file_name().unwrap()).join(file.file_name().unwrap());
+    let ways = files.iter().flat_map(|file| [file.clone(), around(file)]).chain([link]);
+    for file in ways.collect::<Vec<_>>() {
         let before = std::fs::read(&file).ok();
         for command in [&["put", "a", "b"][..], &["repair"], &["check"]] {
             let args = [&command[1..], &["--pool", file.to_str().unwrap()]].concat();
@@ -236,6 +241,21 @@ fn no_pool_is_made_under_the_name_of_another_file() {
         }
     }
     assert_eq!(count(&bed.db), KEYS as usize);
+}
+
+/// A repair that is told of a place in a folder which is not there leaves nothing that keeps others from their work.
+#[test]
+fn a_repair_told_of_a_place_that_cannot_be_leaves_nothing() {
+    for engine in ["slm", "lsm"] {
+        let bed = Bed::new();
+        make(&bed, &bed.db, engine, "auto");
+        for _ in 0..2 {
+            bed.run("repair", &["--pool", bed.db.join("../typo/pool").to_str().unwrap()]);
+            assert!(!bed.db.join("repair").exists(), "{engine}");
+        }
+        bed.run::<&str>("repair", &[]).text();
+        assert_eq!(count(&bed.db), KEYS as usize, "{engine}");
+    }
 }
 
 #[test]
