@@ -172,8 +172,8 @@ fn a_sync_that_fails_at_the_close_takes_nothing() {
     }
 }
 
-/// A log has lost pages to a failed sync, and the process is killed while another log takes its place or after that. The
-/// other one has everything from some moment on, and the lost one is no damage any more, though it is still there.
+/// A log has lost pages to a failed sync, and the process is killed while another log takes its place or after that.
+/// The other one has everything from some moment on, and the lost one is no damage any more, though it is still there.
 #[test]
 fn a_log_that_another_has_replaced_is_no_damage() {
     let cases = (0..6).flat_map(|before| (0..2).map(move |spared| (before, spared)));
