@@ -176,7 +176,7 @@ pub(crate) fn log_files(core: &Core, database: u64, numbers: BTreeSet<u64>) -> i
 /// The last sequence number before the first log that begins, if one does. The replay reports damage.
 pub(crate) fn first_beginning(source: &dyn Source) -> Result<Option<u64>> {
     for number in source.numbers() {
-        match beginning(source, number)? {
+        match look(source, number)?.begins {
             Begins::After { before, .. } => return Ok(Some(before)),
             Begins::Anew | Begins::Not => {}
         }
@@ -225,7 +225,7 @@ pub(crate) fn replay(
     if let Err(e) = check_there(source, state) {
         judge(e, damaged, &mut chain.replayed)?;
     }
-    for (number, begins) in count {
+    for Looked { number, begins, .. } in count {
         if let Begins::After { before, previous } = begins
             && before > chain.replayed.reached
         {
@@ -253,19 +253,27 @@ fn judge(error: Error, damaged: &mut dyn FnMut(Error) -> Result<()>, replayed: &
     damaged(error)
 }
 
-/// The logs that count, and how they begin: all from the newest on that is complete and replaces those before it.
-fn that_count(source: &dyn Source) -> Result<Vec<(u64, Begins)>> {
-    let logs = source.numbers().into_iter().map(|number| Ok((number, beginning(source, number)?)));
-    let mut logs: Vec<(u64, Begins)> = logs.collect::<Result<_>>()?;
-    let from = logs.iter().rposition(|(_, begins)| *begins == Begins::Anew).unwrap_or(0);
-    Ok(logs.split_off(from))
+/// What a first look at a log has shown.
+struct Looked {
+    number: u64,
+    begins: Begins,
+    /// How much of it there is, or what damage.
+    read: Result<Read>,
 }
 
-/// How log `number` begins. The replay reports damage.
-fn beginning(source: &dyn Source, number: u64) -> Result<Begins> {
+/// The logs that count: all from the newest on that is complete and replaces those before it.
+fn that_count(source: &dyn Source) -> Result<Vec<Looked>> {
+    let looks = source.numbers().into_iter().map(|number| look(source, number));
+    let mut looks: Vec<Looked> = looks.collect::<Result<_>>()?;
+    let from = looks.iter().rposition(|look| look.begins == Begins::Anew).unwrap_or(0);
+    Ok(looks.split_off(from))
+}
+
+/// Looks at log `number`.
+fn look(source: &dyn Source, number: u64) -> Result<Looked> {
     let mut begins = Begins::Not;
     let mut restarts = false;
-    let outcome = source.visit(number, &mut |record| {
+    let read = source.visit(number, &mut |record| {
         match record {
             LogRecord::Start { before, previous, .. } => begins = Begins::After { before, previous },
             LogRecord::Restart { .. } => restarts = true,
@@ -274,9 +282,9 @@ fn beginning(source: &dyn Source, number: u64) -> Result<Begins> {
         }
         Ok(())
     });
-    match outcome {
+    match read {
         Err(e) if e.kind() != ErrorKind::Corruption => Err(e),
-        _ => Ok(begins),
+        read => Ok(Looked { number, begins, read }),
     }
 }
 
@@ -288,12 +296,8 @@ pub(super) fn check(
     found: &mut dyn FnMut(Error) -> Result<()>,
 ) -> Result<()> {
     check_there(source, state).or_else(&mut *found)?;
-    for (number, _) in that_count(source)? {
-        let read = source.visit(number, &mut |_| Ok(()));
-        let checked = read.and_then(|read| match state.needed_end() {
-            Some((sealed, bytes)) if sealed == number => check_end(source, number, bytes, read),
-            _ => Ok(()),
-        });
+    for Looked { number, read, .. } in that_count(source)? {
+        let checked = read.and_then(|read| check_end(source, state.needed_end(), number, read));
         checked.or_else(&mut *found)?;
     }
     Ok(())
@@ -313,7 +317,9 @@ fn check_there(source: &dyn Source, state: &State) -> Result<()> {
     }
 }
 
-fn check_end(source: &dyn Source, number: u64, bytes: u64, read: Read) -> Result<()> {
+/// Fails if `number` is the log sealed last, and does not end where it did: `end`.
+fn check_end(source: &dyn Source, end: Option<(u64, u64)>, number: u64, read: Read) -> Result<()> {
+    let Some((_, bytes)) = end.filter(|(sealed, _)| *sealed == number) else { return Ok(()) };
     let (at, found) = match read.sealed {
         Some(end) if end == bytes => return Ok(()),
         Some(end) => (end, format!("its end at byte {end}")),
@@ -405,7 +411,7 @@ impl Chain<'_> {
             // It never acknowledged anything, unless it is damaged or the next log says that it did.
             let read = self.source.visit(number, &mut |_| Ok(()))?;
             self.blank.push((number, read));
-            return self.check_end(number, read);
+            return check_end(self.source, self.end, number, read);
         }
         self.replayed.logs += 1;
         let needed_from = if begins == Begins::Anew { self.first } else { number };
@@ -428,14 +434,6 @@ impl Chain<'_> {
             _ => Ok(()),
         })?;
         self.last = Some((number, read));
-        self.check_end(number, read)
-    }
-
-    /// Fails if `number` is the log sealed last and it does not end where it did.
-    fn check_end(&self, number: u64, read: Read) -> Result<()> {
-        match self.end {
-            Some((sealed, bytes)) if sealed == number => check_end(self.source, number, bytes, read),
-            _ => Ok(()),
-        }
+        check_end(self.source, self.end, number, read)
     }
 }

@@ -180,6 +180,7 @@ mod tests {
         drop(b);
         assert!(s.list().is_empty());
     }
+
     /// Against a map, in every order of coming and going; the list stays as short as twice what is registered.
     #[test]
     fn numbers_come_and_go_in_any_order() {
