@@ -267,9 +267,13 @@ fn attach(core: &Core, path: &Path, options: &PoolOptions, identity: &Identity) 
         pool.close()?;
     }
     if !ours {
-        return Err(Error::corruption(path, 0, "the pool of this database", "another database's pool"));
+        return Err(anothers(path));
     }
     placed.map(|()| pool)
+}
+
+fn anothers(path: &Path) -> Error {
+    Error::corruption(path, 0, "the pool of this database", "another database's pool")
 }
 
 /// An error unless a pool lies on the kind of media that the identity names.

@@ -5,7 +5,7 @@ use std::path::Path;
 use terrace_base::{Error, Result};
 use terrace_pmem::{Pool, PoolOptions};
 
-use super::{POOL_NAME, is_anothers, is_inside, is_unusable, recorded_path};
+use super::{POOL_NAME, anothers, is_anothers, is_inside, is_unusable, recorded_path};
 use crate::core::Core;
 use crate::manifest::Identity;
 
@@ -75,8 +75,4 @@ fn is_anothers_at(core: &Core, path: &Path, options: &PoolOptions, identity: &Id
         Err(e) if is_unusable(&e) && !e.is_of_another_version() => Ok(false),
         looked_at => looked_at.map(|pool| is_anothers(&pool, identity)),
     }
-}
-
-fn anothers(path: &Path) -> Error {
-    Error::corruption(path, 0, "the pool of this database (try `repair`)", "another database's pool")
 }
