@@ -34,7 +34,7 @@ use beyond::may_be_ahead;
 pub(crate) use begin::pool_options;
 pub(crate) use beyond::{Beyond, beyond_logs};
 pub(crate) use debt::{is_reclaim_due, may_reclaim, pay_before_check, reclaim};
-pub(crate) use guard::{real_path, refuse_headless, refuse_name_of_another_file, refuse_used};
+pub(crate) use guard::{real_path, refuse_headless, refuse_place_of_another_file, refuse_used};
 pub(crate) use salvage::{Sought, open_to_repair};
 
 /// The identity's name for the pool's medium.
@@ -97,23 +97,19 @@ pub(crate) fn media_name(pool: &Pool) -> &'static str {
 /// The pool's real place and how it is mapped: as requested, or else as the database was created. If the
 /// place is a link, the pool lies at its target, and stays there when it is made again.
 pub(crate) fn request(core: &Core, identity: &Identity) -> Result<(PathBuf, MediaRequest)> {
-    let recorded = |name: &str| identity.options.get(name);
-    let emulated = recorded("pool.emulated");
-    let path = |asked: &Option<PathBuf>| {
-        let recorded = recorded(PATH).map(PathBuf::from);
-        let path = asked.clone().or(recorded).unwrap_or_else(|| core.dir.join(POOL_NAME));
-        core.env.pm.home(&path).unwrap_or(path)
+    let emulated = identity.options.get("pool.emulated");
+    let asked = match &core.options.pool {
+        PoolChoice::Auto => None,
+        PoolChoice::Path(path) => Some(path.clone()),
+        PoolChoice::Emulated { path, .. } => path.clone(),
     };
-    refuse_name_of_another_file(&core.options.pool, &core.dir)?;
+    let path = asked.or_else(|| recorded_path(identity)).unwrap_or_else(|| core.dir.join(POOL_NAME));
+    let path = core.env.pm.home(&path).unwrap_or(path);
+    refuse_place_of_another_file(&path, &core.dir)?;
     match (&core.options.pool, emulated) {
-        (PoolChoice::Auto, None) => Ok((path(&None), MediaRequest::Auto)),
-        (PoolChoice::Auto, Some(profile)) => {
-            Ok((path(&None), MediaRequest::Emulated(Profile::parse(profile)?)))
-        }
-        (PoolChoice::Path(asked), None) => Ok((path(&Some(asked.clone())), MediaRequest::Auto)),
-        (PoolChoice::Emulated { path: asked, profile }, Some(_)) => {
-            Ok((path(asked), MediaRequest::Emulated(*profile)))
-        }
+        (PoolChoice::Auto | PoolChoice::Path(_), None) => Ok((path, MediaRequest::Auto)),
+        (PoolChoice::Auto, Some(profile)) => Ok((path, MediaRequest::Emulated(Profile::parse(profile)?))),
+        (PoolChoice::Emulated { profile, .. }, Some(_)) => Ok((path, MediaRequest::Emulated(*profile))),
         (PoolChoice::Path(_), Some(_)) => {
             Err(Error::invalid("this database was created with an emulated pool; open it with one"))
         }

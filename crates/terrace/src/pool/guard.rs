@@ -11,11 +11,8 @@ use crate::core::Core;
 use crate::manifest::{self, FileName, Identity};
 use crate::options::PoolChoice;
 
-/// An error if the pool's name is that of a file in the directory that is no pool.
-pub(crate) fn refuse_name_of_another_file(choice: &PoolChoice, dir: &Path) -> Result<()> {
-    let (PoolChoice::Path(path) | PoolChoice::Emulated { path: Some(path), .. }) = choice else {
-        return Ok(());
-    };
+/// An error if `path`, a pool's place, is that of a file in the database's directory that is no pool.
+pub(crate) fn refuse_place_of_another_file(path: &Path, dir: &Path) -> Result<()> {
     let is_a_files_name = |path: PathBuf, dir: PathBuf| {
         path.parent() == Some(&*dir) && (FileName::parse(&path).is_some() || manifest::is_of_repair(&path))
     };
@@ -33,6 +30,7 @@ pub(crate) fn refuse_name_of_another_file(choice: &PoolChoice, dir: &Path) -> Re
 
 /// `path` without links and parts `..`, if its folder exists.
 pub(crate) fn real_path(path: &Path) -> Option<PathBuf> {
+    let path = std::path::absolute(path).ok()?;
     let beside = || path.parent()?.canonicalize().ok().zip(path.file_name());
     path.canonicalize().ok().or_else(|| beside().map(|(folder, name)| folder.join(name)))
 }

@@ -25,6 +25,7 @@ use super::pools::{BesidePm, pool_beside};
 use super::stop::Stop;
 use crate::env::Env;
 use crate::manifest::REPAIR_FOLDER;
+use crate::pool::real_path;
 
 /// The folder where a repair writes its files.
 pub(super) fn folder(dir: &Path) -> PathBuf {
@@ -43,10 +44,20 @@ fn claim(env: &Env, dir: &Path, pool: &Path) -> Result<()> {
     }
     let beside = pool_beside(pool);
     // If even looking at the place fails, it is not claimed.
-    let pool =
-        if let Ok(false) = env.pm.exists(&beside) { Note::name_of(name_from(dir, beside)?) } else { None };
+    let pool = if let Ok(false) = env.pm.exists(&beside) { claimed_name(dir, beside)? } else { None };
     let note = Note { dir: absolute(dir)?, pool };
     note.write(fs, &folder)
+}
+
+/// The name of a new pool as a note has it: without parts `..`, which would lead elsewhere from another directory.
+/// `None` if they lead nowhere, where no pool can be made.
+fn claimed_name(dir: &Path, pool: PathBuf) -> Result<Option<PathBuf>> {
+    let name = name_from(dir, pool.clone())?;
+    if note::is_beside(&name) {
+        Ok(Some(name))
+    } else {
+        Ok(real_path(&pool).filter(|pool| note::is_beside(pool)))
+    }
 }
 
 fn others_files(folder: &Path, why: &str) -> Error {

@@ -323,7 +323,7 @@ fn place_of_pool(env: &Env, dir: &Path, options: &Options) -> Result<PathBuf> {
 /// An error where no pool lies in `place` and the database's pool lies elsewhere, or may: a repair without it
 /// would give up what it holds.
 fn refuse_wrong_place(env: &Env, dir: &Path, options: &Options, place: &Path) -> Result<()> {
-    pool::refuse_name_of_another_file(&options.pool, dir)?;
+    pool::refuse_place_of_another_file(place, dir)?;
     if env.pm.exists(place)? {
         return Ok(());
     }

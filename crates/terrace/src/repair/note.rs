@@ -14,7 +14,6 @@ use terrace_disk::{Access, Fs};
 
 use super::pools::POOL_SUFFIX;
 use super::sealed::{Sort, path_of, put_path, some_path};
-use crate::pool::real_path;
 
 /// The note's name.
 pub(super) const NAME: &str = "NOTE";
@@ -74,11 +73,6 @@ impl Note {
         fs.sync_dir(folder)
     }
 
-    /// A pool's name as a note has it: without parts `..`. `None` if these lead nowhere, where no pool can be made.
-    pub fn name_of(pool: PathBuf) -> Option<PathBuf> {
-        if is_beside(&pool) { Some(pool) } else { real_path(&pool).filter(|pool| is_beside(pool)) }
-    }
-
     /// The pool that may be removed with what the repair of `dir` has left, by a path valid from `dir`.
     pub fn pool_of(&self, dir: &Path) -> Option<&Path> {
         let is_here = std::path::absolute(dir).is_ok_and(|dir| dir == self.dir);
@@ -98,7 +92,7 @@ pub(super) fn discard_unwritten(fs: &dyn Fs, folder: &Path) -> Result<()> {
 }
 
 /// Whether a pool is named like one that a repair makes, and lies where such a pool may.
-fn is_beside(pool: &Path) -> bool {
+pub(super) fn is_beside(pool: &Path) -> bool {
     let has_suffix = pool.as_os_str().as_bytes().ends_with(POOL_SUFFIX.as_bytes());
     has_suffix && !pool.components().any(|part| part.as_os_str() == OsStr::new(".."))
 }

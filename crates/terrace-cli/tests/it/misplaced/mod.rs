@@ -243,6 +243,51 @@ fn no_pool_is_made_under_the_name_of_another_file() {
     assert_eq!(count(&bed.db), KEYS as usize);
 }
 
+/// A pool's place may lead to another file without being named.
+#[test]
+fn a_pool_that_is_a_link_to_another_file_of_the_database_is_refused() {
+    for (engine, medium) in [("slm", "auto"), ("turbo", "emulated:dram")] {
+        let bed = Bed::new();
+        make(&bed, &bed.db, engine, medium);
+        let (pool, aside) = (bed.db.join("pool"), bed.path("aside"));
+        for file in names(&bed.db, "MANIFEST").into_iter().chain([bed.db.join("CURRENT")]) {
+            let before = std::fs::read(&file).unwrap();
+            std::fs::rename(&pool, &aside).unwrap();
+            std::os::unix::fs::symlink(&file, &pool).unwrap();
+            for command in [&["put", "a", "b"][..], &["repair"]] {
+                let outcome = bed.run(command[0], &command[1..]);
+                assert!(
+                    engine == "lsm" || outcome.err.contains("another file of the database"),
+                    "{outcome:?}"
+                );
+                assert_eq!(std::fs::read(&file).ok().as_ref(), Some(&before), "{engine} {command:?}");
+            }
+            std::fs::rename(&aside, &pool).unwrap();
+        }
+        assert_eq!(count(&bed.db), KEYS as usize, "{engine}");
+    }
+}
+
+/// The note of a repair names the new pool by a path that leads there from everywhere.
+#[test]
+fn a_repair_removes_no_pool_that_a_relative_path_leads_to() {
+    let bed = Bed::new();
+    let (ours, others) = (bed.path("med"), bed.path("x/med"));
+    [&ours, &others, &bed.path("x/y")].into_iter().for_each(|dir| std::fs::create_dir_all(dir).unwrap());
+    let around = bed.db.join("../med/hp");
+    make(&bed, &bed.db, "turbo", &emulated(&around));
+    let other = bed.path("other");
+    make(&bed, &other, "turbo", &emulated(&others.join("hp.repair")));
+    let repaired = std::process::Command::new(env!("CARGO_BIN_EXE_terrace"))
+        .args(["repair".as_ref(), bed.db.as_os_str()])
+        .current_dir(bed.path("x/y"))
+        .output()
+        .unwrap();
+    assert!(repaired.status.success(), "{repaired:?}");
+    assert_eq!((count(&other), count(&bed.db)), (KEYS as usize, KEYS as usize));
+    assert!(!ours.join("hp.repair").exists() && !bed.db.join("repair").exists());
+}
+
 /// A repair that is told of a place in a folder which is not there leaves nothing that keeps others from their work.
 #[test]
 fn a_repair_told_of_a_place_that_cannot_be_leaves_nothing() {
