@@ -116,6 +116,11 @@ impl Db {
     /// The database as it is now, as long as the snapshot is kept.
     pub fn snapshot(&self) -> Snapshot {
         self.inner.core.look_at_clock();
+        self.snapshot_in_passing()
+    }
+
+    /// The same without a look at the clock.
+    pub(super) fn snapshot_in_passing(&self) -> Snapshot {
         let (mut hold, space) = self.inner.catalog.at_one_moment(|| Hold::new(&self.inner, &self.inner.lock));
         hold.default = space;
         Snapshot { hold: Arc::new(hold), space }

@@ -56,7 +56,7 @@ impl Transaction {
         } = self;
         let State { writes, mut reads, keyspaces, .. } = state.into_inner();
         let _not_dropped = db.inner.catalog.write_to(&keyspaces)?;
-        let _stays = db.still_in_place(snapshot.space(), &writes)?;
+        let _stays = db.still_in_place(snapshot.space(), &writes, &reads)?;
         let space = snapshot.space();
         if isolation == Isolation::Snapshot {
             // Merges have noted what they stand on.
@@ -139,8 +139,13 @@ impl Db {
     /// # Errors
     ///
     /// `Conflict` if it lies elsewhere: what the transaction has read and written is in other places.
-    fn still_in_place(&self, space: Space, writes: &Writes) -> Result<Option<RwLockReadGuard<'_, ()>>> {
-        if space != Space::Alone {
+    fn still_in_place(
+        &self,
+        space: Space,
+        writes: &Writes,
+        reads: &Reads,
+    ) -> Result<Option<RwLockReadGuard<'_, ()>>> {
+        if space != Space::Alone || !writes.may_be_moved() && !reads.may_be_moved() {
             return Ok(None);
         }
         let stays = self.inner.catalog.stay();

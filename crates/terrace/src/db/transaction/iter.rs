@@ -39,7 +39,7 @@ impl<'tx> MergedIter<'tx> {
         let state = &mut *transaction.state.lock();
         let range = (transaction.options.isolation == Isolation::Serializable)
             .then(|| state.reads.open_range(lower.clone(), upper.clone()));
-        let (overlay, ahead) = (state.writes.newest().clone(), [None, None]);
+        let (overlay, ahead) = (state.writes.share(), [None, None]);
         Ok(MergedIter { transaction, range, overlay, stored, is_dry: false, ahead, lower, upper })
     }
 

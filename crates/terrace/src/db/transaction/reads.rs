@@ -27,6 +27,7 @@ use crate::core::engine::{Direction, Engine, EngineIter};
 use crate::core::recent_writes::Noted;
 use crate::db::read::Hold;
 use crate::db::transaction::writes::Overlay;
+use crate::keyspaces::is_high;
 
 /// What was seen of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,6 +89,11 @@ impl Reads {
     /// What was seen of `key`.
     pub fn of(&self, key: &[u8]) -> Option<&Seen> {
         self.keys.get(key)
+    }
+
+    /// Whether what was read may lie elsewhere once there are keyspaces.
+    pub fn may_be_moved(&self) -> bool {
+        self.has_ranges() || self.keys.last_key_value().is_some_and(|(key, _)| is_high(key))
     }
 
     /// Whether it has read a key that is such a one by itself, and not as one of a range.

@@ -14,6 +14,7 @@ use terrace_base::{Error, Result};
 use terrace_table::Kind;
 
 use crate::batch::{Op, WriteBatch};
+use crate::keyspaces::is_high;
 
 /// A value, or a deletion.
 pub(super) type Written = Option<Bytes>;
@@ -32,36 +33,74 @@ pub struct Savepoint {
     number: u64,
 }
 
+/// The newest writes. Most transactions make no iterator, and need no count of those that share the map.
 #[derive(Debug)]
+enum Newest {
+    Own(Overlay),
+    Shared(Arc<Overlay>),
+}
+
+impl Default for Newest {
+    fn default() -> Self {
+        Newest::Own(Overlay::new())
+    }
+}
+
+impl Newest {
+    fn get(&self) -> &Overlay {
+        match self {
+            Newest::Own(overlay) => overlay,
+            Newest::Shared(overlay) => overlay,
+        }
+    }
+
+    /// It is copied if an iterator has it.
+    fn get_mut(&mut self) -> &mut Overlay {
+        match self {
+            Newest::Own(overlay) => overlay,
+            Newest::Shared(overlay) => Arc::make_mut(overlay),
+        }
+    }
+
+    fn share(&mut self) -> Arc<Overlay> {
+        let shared = match std::mem::take(self) {
+            Newest::Own(overlay) => Arc::new(overlay),
+            Newest::Shared(overlay) => overlay,
+        };
+        *self = Newest::Shared(shared.clone());
+        shared
+    }
+}
+
+#[derive(Debug, Default)]
 pub(super) struct Writes {
-    newest: Arc<Overlay>,
+    newest: Newest,
     /// What each write since the oldest savepoint has replaced; `None`: the key was not among the writes.
     journal: Vec<(Bytes, Option<Written>)>,
     /// The savepoints that can be rolled back to, by number, each with the journal's length at its moment.
     savepoints: Vec<(u64, usize)>,
-    transaction: u64,
+    /// Known since the first savepoint.
+    transaction: Option<u64>,
     next_savepoint: u64,
 }
 
-impl Default for Writes {
-    fn default() -> Self {
-        Writes {
-            newest: Arc::default(),
-            journal: Vec::new(),
-            savepoints: Vec::new(),
-            transaction: TRANSACTIONS.fetch_add(1, Ordering::Relaxed),
-            next_savepoint: 0,
-        }
-    }
-}
-
 impl Writes {
-    pub fn newest(&self) -> &Arc<Overlay> {
-        &self.newest
+    pub fn newest(&self) -> &Overlay {
+        self.newest.get()
+    }
+
+    /// Whether one of their keys lies elsewhere once there are keyspaces.
+    pub fn may_be_moved(&self) -> bool {
+        self.newest().last_key_value().is_some_and(|(key, _)| is_high(key))
+    }
+
+    /// The newest writes as they are, for an iterator.
+    pub fn share(&mut self) -> Arc<Overlay> {
+        self.newest.share()
     }
 
     pub fn write(&mut self, key: Bytes, written: Written) {
-        let newest = Arc::make_mut(&mut self.newest);
+        let newest = self.newest.get_mut();
         if self.savepoints.is_empty() {
             newest.insert(key, written);
         } else {
@@ -74,18 +113,19 @@ impl Writes {
         let number = self.next_savepoint;
         self.next_savepoint += 1;
         self.savepoints.push((number, self.journal.len()));
-        Savepoint { transaction: self.transaction, number }
+        let begin = || TRANSACTIONS.fetch_add(1, Ordering::Relaxed);
+        Savepoint { transaction: *self.transaction.get_or_insert_with(begin), number }
     }
 
     /// Takes back what was written since `savepoint`, which stays; later ones are gone.
     pub fn roll_back(&mut self, savepoint: Savepoint) -> Result<()> {
         let at = self.savepoints.binary_search_by_key(&savepoint.number, |(number, _)| *number);
-        let Some(at) = at.ok().filter(|_| savepoint.transaction == self.transaction) else {
+        let Some(at) = at.ok().filter(|_| Some(savepoint.transaction) == self.transaction) else {
             return Err(Error::invalid("the savepoint is another transaction's, or was rolled back past"));
         };
         let length = self.savepoints[at].1;
         self.savepoints.truncate(at + 1);
-        let newest = Arc::make_mut(&mut self.newest);
+        let newest = self.newest.get_mut();
         for (key, replaced) in self.journal.drain(length..).rev() {
             match replaced {
                 Some(written) => newest.insert(key, written),
@@ -97,14 +137,14 @@ impl Writes {
 
     /// Takes back everything; no savepoint is left.
     pub fn clear(&mut self) {
-        self.newest = Arc::default();
+        self.newest = Newest::default();
         self.journal.clear();
         self.savepoints.clear();
     }
 
     /// The newest writes, in key order.
     fn ops(&self) -> impl Iterator<Item = Op<'_>> {
-        self.newest.iter().map(|(key, written)| {
+        self.newest().iter().map(|(key, written)| {
             let kind = if written.is_some() { Kind::Put } else { Kind::Delete };
             Op { kind, key, value: written.as_deref().unwrap_or_default() }
         })
@@ -112,7 +152,7 @@ impl Writes {
 
     /// The one write, if there is one.
     pub fn only(&self) -> Option<Op<'_>> {
-        self.ops().next().filter(|_| self.newest.len() == 1)
+        self.ops().next().filter(|_| self.newest().len() == 1)
     }
 
     /// One batch of all writes, in key order.
@@ -198,7 +238,7 @@ mod tests {
     fn an_iterators_map_stays_as_it_is() {
         let mut writes = Writes::default();
         put(&mut writes, "a", "1");
-        let before = writes.newest().clone();
+        let before = writes.share();
         put(&mut writes, "a", "2");
         assert_eq!(before[&b"a"[..]].as_deref(), Some(&b"1"[..]));
         assert_eq!(text(&writes), "a=2");
