@@ -26,7 +26,7 @@ use terrace_pmem::{Granularity, Known, MediaRequest, Opened, Pool, PoolOptions, 
 
 use crate::core::Core;
 use crate::manifest::{Identity, KnownPool, Manifest};
-use crate::options::{EngineKind, Options, PoolChoice};
+use crate::options::{EngineKind, Options, PoolChoice, lasting};
 use crate::stats::Stats;
 
 use beyond::may_be_ahead;
@@ -129,7 +129,8 @@ pub(crate) fn emulated(core: &Core, identity: &Identity) -> Result<Option<String
 
 /// The pool's place that was recorded when the database was created, if any.
 pub(crate) fn recorded_path(identity: &Identity) -> Option<PathBuf> {
-    identity.options.get(PATH).map(PathBuf::from)
+    let path = Path::new(identity.options.get(PATH)?);
+    Some(lasting(path).unwrap_or_else(|_| path.into()))
 }
 
 /// An empty pool; a creation that was cut short may have set `roots`. In the database's own directory a pool

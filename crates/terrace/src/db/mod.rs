@@ -46,7 +46,7 @@ use crate::db::turn::Turns;
 use crate::engine;
 use crate::env::Env;
 use crate::keyspaces::callbacks;
-use crate::options::Options;
+use crate::options::{self, Options};
 use crate::repair::{self, RepairOptions};
 use crate::scratch;
 use crate::stats::Stats;
@@ -151,7 +151,7 @@ impl Db {
 
     /// Opens a database in the caller's environment, for tests under simulation.
     pub fn open_in(env: Env, path: impl AsRef<Path>, options: Options) -> Result<Db> {
-        let dir = lasting(path.as_ref())?;
+        let (dir, options) = lasting(path, options)?;
         let (engine, read_only) = (options.engine.name(), options.read_only);
         let _span = tracing::info_span!("open", dir = %dir.display(), engine, read_only).entered();
         repair::admit(&*env.fs, &dir)?;
@@ -245,7 +245,7 @@ impl Db {
         options: Options,
         how: RepairOptions,
     ) -> Result<RepairReport> {
-        let dir = lasting(path.as_ref())?;
+        let (dir, options) = lasting(path, options)?;
         if !env.fs.exists(&dir)? {
             return Err(Error::NotFound { dir: dir.to_path_buf() });
         }
@@ -412,10 +412,11 @@ impl Inner {
     }
 }
 
-/// The directory `path` under a name that stays valid when the process changes its directory: files are
+/// The directory, and the options, with paths that mean the same when the process changes its directory: files are
 /// opened as long as the database is.
-fn lasting(path: &Path) -> Result<PathBuf> {
-    std::path::absolute(path).map_err(|e| Error::io(path, "find", e))
+fn lasting(dir: impl AsRef<Path>, options: Options) -> Result<(PathBuf, Options)> {
+    let pool = options.pool.lasting()?;
+    Ok((options::lasting(dir.as_ref())?, Options { pool, ..options }))
 }
 
 /// Puts in place what a repair that was cut short in its last step has left.

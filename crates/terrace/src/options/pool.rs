@@ -1,7 +1,7 @@
 //! The place of the pool, and its form as text.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 use terrace_base::{Error, Result};
 use terrace_pmem::Profile;
@@ -57,6 +57,17 @@ impl PoolChoice {
             path => absolute(path).map(PoolChoice::Path),
         }
     }
+
+    /// The same with its path in a [`lasting`] form.
+    pub(crate) fn lasting(self) -> Result<PoolChoice> {
+        Ok(match self {
+            PoolChoice::Path(path) => PoolChoice::Path(lasting(&path)?),
+            PoolChoice::Emulated { path, profile } => {
+                PoolChoice::Emulated { path: path.as_deref().map(lasting).transpose()?, profile }
+            }
+            PoolChoice::Auto => PoolChoice::Auto,
+        })
+    }
 }
 
 impl fmt::Display for PoolChoice {
@@ -82,6 +93,18 @@ fn absolute(path: &str) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|e| Error::invalid(format!("{path:?} is no path: {e}")))
 }
 
+/// `path` in a form that means the same as long as a database is open, and tells by its beginning what lies in it:
+/// absolute, and without parts `..`. Where these lead nowhere they stay.
+pub(crate) fn lasting(path: &Path) -> Result<PathBuf> {
+    let path = std::path::absolute(path).map_err(|e| Error::io(path, "find", e))?;
+    let parts: Vec<Component<'_>> = path.components().collect();
+    let Some(last) = parts.iter().rposition(|part| *part == Component::ParentDir) else { return Ok(path) };
+    let (before, behind) = parts.split_at(last + 1);
+    // Links before such a part decide where it leads.
+    let real = before.iter().collect::<PathBuf>().canonicalize();
+    Ok(real.map_or(path.clone(), |real| real.join(behind.iter().collect::<PathBuf>())))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,5 +120,20 @@ mod tests {
         }
         let PoolChoice::Path(path) = PoolChoice::parse("pool").unwrap() else { panic!("a path") };
         assert!(path.is_absolute());
+    }
+
+    #[test]
+    fn parts_that_lead_up_are_followed() {
+        let dir = tempfile::tempdir().unwrap();
+        let dir = dir.path().canonicalize().unwrap();
+        std::fs::create_dir_all(dir.join("a/b")).unwrap();
+        std::os::unix::fs::symlink("a/b", dir.join("link")).unwrap();
+        let of = |path: &str| lasting(&dir.join(path)).unwrap();
+        assert_eq!(of("a/../c/./d"), dir.join("c/d"));
+        assert_eq!(of("link/../c"), dir.join("a/c"), "a link decides where it leads");
+        assert_eq!(of("link/c"), dir.join("link/c"));
+        assert_eq!(of("none/../c"), dir.join("none/../c"));
+        let choice = PoolChoice::Path(dir.join("a/../p"));
+        assert_eq!(choice.lasting().unwrap(), PoolChoice::Path(dir.join("p")));
     }
 }

@@ -95,7 +95,12 @@ pub(super) fn discard(env: &Env, dir: &Path) -> Result<()> {
         let pool = dir.join(pool);
         env.pm.remove(&pool)?;
         // A power cut must not bring it back without the note that claims it.
-        fs.sync_dir(pool.parent().unwrap_or(dir))?;
+        let parent = pool.parent().unwrap_or(dir);
+        match fs.sync_dir(parent) {
+            // Nothing was ever made there.
+            Err(_) if !fs.exists(parent)? => {}
+            synced => synced?,
+        }
     }
     empty(fs, dir)?;
     note::discard_unwritten(fs, &folder)?;

@@ -18,6 +18,7 @@ use super::journal::{Journal, PoolMove};
 use super::pools::{PoolNow, pool_beside};
 use crate::env::{Env, PmSpace};
 use crate::manifest::{self, FileName, LOST_FOLDER, Manifest, REPAIR_RECORD, REPAIR_RECORD_TEMP};
+use crate::pool::real_path;
 use crate::salvage::Salvage;
 
 /// The name of the list of the files there, with reasons.
@@ -241,15 +242,21 @@ fn plan_pool(
         && env.pm.exists(&place)?
     {
         let name = place.file_name().map_or("pool".into(), |name| name.to_string_lossy().into_owned());
-        let to = match place.starts_with(dir) {
+        let to = match is_directly_in(&place, dir) {
             true => free_name(env, dir, Path::new(LOST_FOLDER), &name)?,
-            // On its own file system.
+            // On its own file system, which a folder of the directory may be.
             false => free_name(env, dir, &named(place.clone())?.with_file_name(""), &format!("{name}.lost"))?,
         };
         list.push_str(&format!("{}: {why}\n", to.display()));
         aside = Some(to);
     }
     Ok(Some(PoolMove { place: named(place)?, new, aside }))
+}
+
+fn is_directly_in(place: &Path, dir: &Path) -> bool {
+    let is_in = |place: &Path, dir: &Path| place.parent() == Some(dir);
+    let real = real_path(place).zip(dir.canonicalize().ok());
+    is_in(place, dir) || real.is_some_and(|(place, dir)| is_in(&place, &dir))
 }
 
 /// An unused name, in a folder of the directory or elsewhere.
