@@ -43,6 +43,11 @@ pub trait PmSpace: Send + Sync + Debug {
         false
     }
 
+    /// Whether the folder is there in which `path` lies.
+    fn has_folder(&self, _path: &Path) -> bool {
+        true
+    }
+
     /// The real place of `path`: the target of a link. `None`: the link leads nowhere.
     fn home(&self, path: &Path) -> Option<PathBuf> {
         Some(path.to_path_buf())
@@ -102,6 +107,10 @@ impl PmSpace for RealPm {
     fn is_device(&self, path: &Path) -> bool {
         use std::os::unix::fs::FileTypeExt;
         std::fs::metadata(path).is_ok_and(|meta| meta.file_type().is_char_device())
+    }
+
+    fn has_folder(&self, path: &Path) -> bool {
+        path.parent().is_none_or(Path::exists)
     }
 
     fn home(&self, path: &Path) -> Option<PathBuf> {

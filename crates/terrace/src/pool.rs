@@ -3,8 +3,8 @@
 //!
 //! 1. A pool in use has a root `ENGINE.store` that names its database; a pool without one was left by a
 //!    creation or rebuilding that was cut short.
-//! 2. A pool is replaced only if it is nobody's or this database's. One outside the database's directory that may
-//!    be somebody's is not replaced either.
+//! 2. A pool is replaced only if it is nobody's or this database's. One that may be somebody's, as it does not lie under
+//!    the pool's name in the database's directory itself, is not replaced either.
 //! 3. The manifest knows the pool by its identity and the number of its last session that changed it. A session's
 //!    number is in the manifest before the pool is closed, and the pool is closed before the manifest is sealed: so
 //!    each reveals an older copy of the other.
@@ -18,7 +18,7 @@ mod guard;
 mod salvage;
 
 use std::collections::BTreeMap;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use terrace_base::rng::Rng;
 use terrace_base::{Error, ErrorKind, Result};
@@ -30,11 +30,14 @@ use crate::options::{EngineKind, Options, PoolChoice, lasting};
 use crate::stats::Stats;
 
 use beyond::may_be_ahead;
+use guard::{is_own_place, is_under_a_repairs};
 
 pub(crate) use begin::pool_options;
 pub(crate) use beyond::{Beyond, beyond_logs};
 pub(crate) use debt::{is_reclaim_due, may_reclaim, pay_before_check, reclaim};
-pub(crate) use guard::{real_path, refuse_headless, refuse_place_of_another_file, refuse_used};
+pub(crate) use guard::{
+    is_directly_in, leads_out, real_path, refuse_headless, refuse_place_of_another_file, refuse_used,
+};
 pub(crate) use salvage::{Sought, open_to_repair};
 
 /// The identity's name for the pool's medium.
@@ -61,7 +64,11 @@ const FEWEST_KEPT_EXTENTS: u64 = 2;
 const MOST_KEPT_BYTES: u64 = 2 << 20;
 
 /// A new database's identity, without the pool's medium.
-pub(crate) fn new_identity(options: &Options, engine: EngineKind) -> Identity {
+///
+/// # Errors
+///
+/// `InvalidArgument` if the pool's path is no text: it could not be found again by what is recorded.
+pub(crate) fn new_identity(options: &Options, engine: EngineKind) -> Result<Identity> {
     let mut rng = Rng::new(Rng::fresh_seed());
     let mut uuid = [0; 16];
     rng.fill(&mut uuid);
@@ -75,9 +82,12 @@ pub(crate) fn new_identity(options: &Options, engine: EngineKind) -> Identity {
         }
     };
     if let Some(path) = path {
-        fixed.insert(PATH.into(), path.display().to_string());
+        let text = path.to_str().ok_or_else(|| {
+            Error::invalid(format!("{} is no UTF-8, as the path of a pool must be", path.display()))
+        })?;
+        fixed.insert(PATH.into(), text.into());
     }
-    Identity { uuid, engine: engine.name().into(), options: fixed }
+    Ok(Identity { uuid, engine: engine.name().into(), options: fixed })
 }
 
 /// A profile in the form that [`Profile::parse`] reads.
@@ -133,15 +143,18 @@ pub(crate) fn recorded_path(identity: &Identity) -> Option<PathBuf> {
     Some(lasting(path).unwrap_or_else(|_| path.into()))
 }
 
-/// An empty pool; a creation that was cut short may have set `roots`. In the database's own directory a pool
-/// under the pool's name is left from such a creation; elsewhere it may be somebody's.
+/// An empty pool; a creation that was cut short may have set `roots`. A pool in the directory's own place is left from
+/// such a creation; anywhere else it may be somebody's.
 pub(crate) fn fresh(core: &Core, identity: &Identity, roots: &[&str]) -> Result<Pool> {
     let (path, media) = request(core, identity)?;
     if core.env.pm.home(&path).is_none() {
         return Err(Error::invalid(format!("{} is {LEADS_NOWHERE}", path.display())));
     }
     let options = pool_options(core, media);
-    let elsewhere = !is_inside(&path, &core.dir);
+    if is_under_a_repairs(&path, &core.dir) {
+        return Err(Error::invalid(format!("{} lies where a repair keeps its files", path.display())));
+    }
+    let elsewhere = !is_own_place(&path, &core.dir);
     if elsewhere && core.env.pm.exists(&path)? && !is_leftover(core, &path, &options, identity, roots)? {
         return Err(Error::invalid(format!("{} is the pool of another database", path.display())));
     }
@@ -365,13 +378,6 @@ pub(crate) fn take_as_it_is(pool: &Pool, known: Option<KnownPool>) -> Vec<String
 /// Whether an error means that the pool's place holds no usable pool.
 pub(crate) fn is_unusable(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::Corruption | ErrorKind::InvalidFormat)
-}
-
-/// Whether a path leads into a directory, and not out of it again.
-fn is_inside(path: &Path, dir: &Path) -> bool {
-    let absolute = std::path::absolute(path).ok().zip(std::path::absolute(dir).ok());
-    let leads_out = path.components().any(|part| part == Component::ParentDir);
-    !leads_out && absolute.is_some_and(|(path, dir)| path.starts_with(dir))
 }
 
 /// Whether a pool names another database as its owner. Damage to some of its roots does not hide the others.

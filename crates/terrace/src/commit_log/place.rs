@@ -76,7 +76,7 @@ impl LogHome {
         if !core.options.create_if_missing || core.options.read_only {
             return Err(Error::NotFound { dir: core.dir.clone() });
         }
-        let mut identity = pool::new_identity(&core.options, self.engine);
+        let mut identity = pool::new_identity(&core.options, self.engine)?;
         let pool = self.choose(core, &mut identity)?;
         let manifest = Manifest::create(core.fs.clone(), &core.dir, identity)?;
         self.begin(manifest, pool)

@@ -47,6 +47,7 @@ pub(crate) mod table_reads;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use terrace_base::Result;
@@ -73,6 +74,9 @@ use crate::latency::{Timers, Timing};
 use crate::options::Options;
 use crate::stats::Counters;
 
+/// Calls of [`Core::look_at_clock_seldom`] of which one looks.
+const SHORT_CALLS: u32 = 16;
+
 /// The store's shared state.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -98,6 +102,8 @@ pub(crate) struct Core {
     /// Rings when a piece of a scrub is due.
     pub alarm: Arc<Alarm>,
     pub scrub: ScrubFigures,
+    /// Calls of [`look_at_clock_seldom`](Self::look_at_clock_seldom).
+    short_calls: AtomicU32,
     /// Whether everything written is lost at the close: then nothing is compacted.
     pub is_scratch: bool,
 }
@@ -145,6 +151,7 @@ impl Core {
             memory,
             alarm,
             scrub: ScrubFigures::default(),
+            short_calls: AtomicU32::default(),
             is_scratch,
         }))
     }
@@ -165,6 +172,16 @@ impl Core {
         let now = self.env.clock.now();
         self.table_reader.reconsider(&*self.fs, now);
         self.alarm.look(now);
+    }
+
+    /// The same for something so short that a look at the clock is a good part of it: most calls do nothing.
+    pub fn look_at_clock_seldom(&self) {
+        // Beside others some calls may not count.
+        let calls = self.short_calls.load(Ordering::Relaxed);
+        self.short_calls.store(calls.wrapping_add(1), Ordering::Relaxed);
+        if calls.is_multiple_of(SHORT_CALLS) {
+            self.look_at_clock();
+        }
     }
 
     /// A point read begins: it is counted, and perhaps timed.

@@ -79,7 +79,7 @@ pub struct RepairReport {
     /// The actions taken, one line each.
     pub actions: Vec<String>,
     /// Files that were damaged or are not the database's, one line each with the reason. They lie in the
-    /// folder `lost` of the database's directory now, beside a list.
+    /// folder `lost` of the database's directory now, beside a list; a pool from elsewhere lies beside its place.
     pub set_aside: Vec<String>,
     /// What could not be recovered, one line each.
     pub lost: Vec<String>,

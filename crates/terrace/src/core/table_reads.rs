@@ -3,7 +3,7 @@
 //! A mapping costs no call and no copy, and lets the page cache decide what is kept in memory: whole pages.
 //! The block cache keeps only what was read. So mappings are for tables that fit into memory, and calls for
 //! much larger ones. The choice is made when tables are added and removed, by their total size and the memory
-//! that the system has for them; and now and then when snapshots are made and figures are requested, since
+//! that the system has for them; and now and then when snapshots and walks are made, and figures requested, since
 //! other programs take memory and give it back, too.
 //!
 //! The decision is separate from asking the system, which is done in one place (`Fs::available_memory`).

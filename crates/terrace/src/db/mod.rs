@@ -213,9 +213,9 @@ impl Db {
     }
 
     /// Recovers everything of a damaged database that is not itself damaged, and reports what is lost. A
-    /// healthy database is left as it is. What was damaged is kept in the folder `lost` of its directory. All
-    /// or nothing of the repair has happened, whenever it is killed; it needs room for what it writes beside
-    /// the existing files.
+    /// healthy database is left as it is. What was damaged is kept in the folder `lost` of its directory, and a
+    /// pool that lies elsewhere beside its place. All or nothing of the repair has happened, whenever it is killed; it
+    /// needs room for what it writes beside the existing files.
     ///
     /// # Errors
     ///

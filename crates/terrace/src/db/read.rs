@@ -238,6 +238,11 @@ impl Hold {
         }
     }
 
+    /// See [`Core::look_at_clock`].
+    pub fn look_at_clock(&self) {
+        self.core.look_at_clock();
+    }
+
     /// Which entries are dated.
     pub fn deadlines(&self) -> &Deadlines {
         &self.core.deadlines

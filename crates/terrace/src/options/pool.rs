@@ -93,8 +93,8 @@ fn absolute(path: &str) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|e| Error::invalid(format!("{path:?} is no path: {e}")))
 }
 
-/// `path` in a form that means the same as long as a database is open, and tells by its beginning what lies in it:
-/// absolute, and without parts `..`. Where these lead nowhere they stay.
+/// `path` in a form that means the same as long as a database is open: absolute, and without parts `..`. Where these
+/// lead nowhere, or to what is no text, they stay.
 pub(crate) fn lasting(path: &Path) -> Result<PathBuf> {
     let path = std::path::absolute(path).map_err(|e| Error::io(path, "find", e))?;
     let parts: Vec<Component<'_>> = path.components().collect();
@@ -102,7 +102,9 @@ pub(crate) fn lasting(path: &Path) -> Result<PathBuf> {
     let (before, behind) = parts.split_at(last + 1);
     // Links before such a part decide where it leads.
     let real = before.iter().collect::<PathBuf>().canonicalize();
-    Ok(real.map_or(path.clone(), |real| real.join(behind.iter().collect::<PathBuf>())))
+    let real = real.map(|real| real.join(behind.iter().collect::<PathBuf>()));
+    // A pool's path is recorded as text.
+    Ok(real.ok().filter(|real| real.to_str().is_some()).unwrap_or(path))
 }
 
 #[cfg(test)]

@@ -35,6 +35,35 @@ pub(crate) fn real_path(path: &Path) -> Option<PathBuf> {
     path.canonicalize().ok().or_else(|| beside().map(|(folder, name)| folder.join(name)))
 }
 
+/// Whether a pool's place is that in the database's directory itself. A place behind a link may be anybody's.
+pub(super) fn is_own_place(path: &Path, dir: &Path) -> bool {
+    path.file_name() == Some(POOL_NAME.as_ref()) && is_directly_in(path, dir)
+}
+
+/// Whether a path names something in the folder `dir` itself.
+pub(crate) fn is_directly_in(path: &Path, dir: &Path) -> bool {
+    if let Some((path, dir)) = real_path(path).zip(dir.canonicalize().ok()) {
+        return path.parent() == Some(&*dir);
+    }
+    path.parent() == Some(dir)
+}
+
+/// Whether a path that begins with `dir` leads out of it, by a link.
+pub(crate) fn leads_out(path: &Path, dir: &Path) -> bool {
+    let real = real_path(path).zip(dir.canonicalize().ok());
+    real.is_some_and(|(path, dir)| !path.starts_with(dir))
+}
+
+/// Whether a path leads into a folder of a repair.
+pub(super) fn is_under_a_repairs(path: &Path, dir: &Path) -> bool {
+    let real = real_path(path).zip(dir.canonicalize().ok());
+    let is_under = |(path, dir): (PathBuf, PathBuf)| {
+        let mut folders = path.ancestors().skip(1).take_while(|folder| folder.starts_with(&dir));
+        folders.any(|folder| folder.parent() == Some(&*dir) && manifest::is_of_repair(folder))
+    };
+    is_under((path.into(), dir.into())) || real.is_some_and(is_under)
+}
+
 /// An error if the pool in the directory shows that a database lies there whose pointer to its manifest is
 /// missing. A creation gives a pool its owner only once there is such a pointer, durably.
 pub(crate) fn refuse_headless(core: &Core) -> Result<()> {

@@ -5,7 +5,7 @@ use std::path::Path;
 use terrace_base::{Error, Result};
 use terrace_pmem::{Pool, PoolOptions};
 
-use super::{POOL_NAME, anothers, is_anothers, is_inside, is_unusable, recorded_path};
+use super::{POOL_NAME, anothers, is_anothers, is_own_place, is_unusable, recorded_path};
 use crate::core::Core;
 use crate::manifest::Identity;
 
@@ -29,7 +29,7 @@ pub(crate) fn open_to_repair(
     sought: Sought<'_>,
 ) -> Result<Result<Pool>> {
     let Sought { identity, is_known, is_recorded } = sought;
-    let elsewhere = !is_inside(path, &core.dir);
+    let elsewhere = !is_own_place(path, &core.dir);
     if is_known && is_anothers_at(core, path, options, identity).unwrap_or(false) {
         return match elsewhere {
             true => Err(Error::invalid(format!("{} is another database's pool", path.display()))),
@@ -62,7 +62,7 @@ pub(crate) fn admit_replacing(
     if !core.env.pm.exists(path)? {
         return Ok(());
     }
-    if is_inside(path, &core.dir) {
+    if is_own_place(path, &core.dir) {
         return if is_anothers_at(core, path, options, identity)? { Err(anothers(path)) } else { Ok(()) };
     }
     open_to_repair(core, path, options, Sought { identity, is_known: true, is_recorded: true }).map(drop)

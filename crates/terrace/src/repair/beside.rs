@@ -25,7 +25,7 @@ use super::pools::{BesidePm, pool_beside};
 use super::stop::Stop;
 use crate::env::Env;
 use crate::manifest::REPAIR_FOLDER;
-use crate::pool::real_path;
+use crate::pool::{leads_out, real_path};
 
 /// The folder where a repair writes its files.
 pub(super) fn folder(dir: &Path) -> PathBuf {
@@ -43,8 +43,9 @@ fn claim(env: &Env, dir: &Path, pool: &Path) -> Result<()> {
         return Err(others_files(&folder, ""));
     }
     let beside = pool_beside(pool);
-    // If even looking at the place fails, it is not claimed.
-    let pool = if let Ok(false) = env.pm.exists(&beside) { claimed_name(dir, beside)? } else { None };
+    // If even looking at the place fails, it is not claimed. Nothing can be made in a folder that is not there.
+    let is_free = env.pm.has_folder(&beside) && env.pm.exists(&beside).is_ok_and(|is_there| !is_there);
+    let pool = if is_free { claimed_name(dir, beside)? } else { None };
     let note = Note { dir: absolute(dir)?, pool };
     note.write(fs, &folder)
 }
@@ -75,11 +76,11 @@ fn is_for_others(error: Error, folder: &Path) -> Error {
     }
 }
 
-/// The path that finds `path` from `dir`: relative if it lies in `dir`, else absolute.
+/// The path that finds `path` from `dir`: relative if it lies in `dir`, and so in copies of it, else absolute.
 pub(super) fn name_from(dir: &Path, path: PathBuf) -> Result<PathBuf> {
     match path.strip_prefix(dir) {
-        Ok(inside) => Ok(inside.to_path_buf()),
-        Err(_) => absolute(&path),
+        Ok(inside) if !leads_out(&path, dir) => Ok(inside.to_path_buf()),
+        _ => absolute(&path),
     }
 }
 
@@ -95,12 +96,7 @@ pub(super) fn discard(env: &Env, dir: &Path) -> Result<()> {
         let pool = dir.join(pool);
         env.pm.remove(&pool)?;
         // A power cut must not bring it back without the note that claims it.
-        let parent = pool.parent().unwrap_or(dir);
-        match fs.sync_dir(parent) {
-            // Nothing was ever made there.
-            Err(_) if !fs.exists(parent)? => {}
-            synced => synced?,
-        }
+        fs.sync_dir(pool.parent().unwrap_or(dir))?;
     }
     empty(fs, dir)?;
     note::discard_unwritten(fs, &folder)?;

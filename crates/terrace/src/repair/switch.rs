@@ -18,7 +18,7 @@ use super::journal::{Journal, PoolMove};
 use super::pools::{PoolNow, pool_beside};
 use crate::env::{Env, PmSpace};
 use crate::manifest::{self, FileName, LOST_FOLDER, Manifest, REPAIR_RECORD, REPAIR_RECORD_TEMP};
-use crate::pool::real_path;
+use crate::pool::is_directly_in;
 use crate::salvage::Salvage;
 
 /// The name of the list of the files there, with reasons.
@@ -253,12 +253,6 @@ fn plan_pool(
     Ok(Some(PoolMove { place: named(place)?, new, aside }))
 }
 
-fn is_directly_in(place: &Path, dir: &Path) -> bool {
-    let is_in = |place: &Path, dir: &Path| place.parent() == Some(dir);
-    let real = real_path(place).zip(dir.canonicalize().ok());
-    is_in(place, dir) || real.is_some_and(|(place, dir)| is_in(&place, &dir))
-}
-
 /// An unused name, in a folder of the directory or elsewhere.
 fn free_name(env: &Env, dir: &Path, folder: &Path, name: &str) -> Result<PathBuf> {
     let names = std::iter::once(name.to_string()).chain((2..u32::MAX).map(|n| format!("{name}.{n}")));
@@ -332,11 +326,27 @@ fn move_pool(pm: &dyn PmSpace, dir: &Path, pool: &PoolMove) -> Result<()> {
         return pm.sync_name(&place);
     }
     match pool.aside.as_ref().map(|aside| dir.join(aside)) {
-        Some(aside) if !pm.exists(&aside)? && pm.exists(&place)? => pm.rename(&place, &aside)?,
+        Some(aside) if !pm.exists(&aside)? && pm.exists(&place)? => set_aside(pm, &place, &aside)?,
         None if new.is_none() => pm.remove(&place)?,
         _ => {}
     }
     new.map_or(Ok(()), |new| pm.rename(&new, &place))
+}
+
+/// Gives the pool in `place` the name `aside`, or one beside its place: records of earlier versions name places on other
+/// file systems.
+fn set_aside(pm: &dyn PmSpace, place: &Path, aside: &Path) -> Result<()> {
+    match pm.rename(place, aside) {
+        Err(Error::Io { cause, .. }) if cause.kind() == ErrorKind::CrossesDevices => {}
+        renamed => return renamed,
+    }
+    let name = place.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut names = std::iter::once(format!("{name}.lost")).chain((2..).map(|n| format!("{name}.lost.{n}")));
+    let free = names.find_map(|name| {
+        let path = place.with_file_name(name);
+        pm.exists(&path).map(|is_there| (!is_there).then_some(path)).transpose()
+    });
+    free.map_or(Ok(()), |free| pm.rename(place, &free?))
 }
 
 /// Removes what an unfinished repair has written.
@@ -385,6 +395,9 @@ mod tests {
         }
 
         fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+            if from.parent() != to.parent() {
+                return Err(Error::io(from, "rename", ErrorKind::CrossesDevices.into()));
+            }
             self.fs.rename(from, to)
         }
 
@@ -407,6 +420,26 @@ mod tests {
             move_pool(&pm, dir, &pool).unwrap();
             assert_eq!(pm.fs.read(Path::new("/pm/pool")).unwrap(), b"new");
             assert_eq!(*pm.synced.lock(), synced);
+        }
+    }
+
+    /// Records of earlier versions name places that a rename cannot reach.
+    #[test]
+    fn a_pool_stays_beside_its_place_where_that_is_another_file_system() {
+        let (pm, dir) = (Names::default(), Path::new("/db"));
+        pm.fs.create_dir_all(Path::new("/db/medium")).unwrap();
+        for (name, bytes) in [("p", "old"), ("p.repair", "new"), ("p.lost", "older")] {
+            pm.fs.plant(&dir.join("medium").join(name), bytes.as_bytes()).unwrap();
+        }
+        let (place, new) = ("medium/p".into(), Some("medium/p.repair".into()));
+        let pool = PoolMove { place, new, aside: Some("lost/p".into()) };
+        // A process killed between the two renames leaves the rest to the next.
+        set_aside(&pm, &dir.join("medium/p"), &dir.join("lost/p")).unwrap();
+        for _ in 0..2 {
+            move_pool(&pm, dir, &pool).unwrap();
+            let all =
+                ["p", "p.lost", "p.lost.2"].map(|name| pm.fs.read(&dir.join("medium").join(name)).unwrap());
+            assert_eq!(all, [&b"new"[..], b"older", b"old"]);
         }
     }
 }

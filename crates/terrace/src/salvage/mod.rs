@@ -178,7 +178,7 @@ impl Salvage {
         let identity = match (&known, self.owner) {
             (Some(state), _) => state.identity.clone(),
             (None, owner) => {
-                let new = pool::new_identity(&self.core.options, engine);
+                let new = pool::new_identity(&self.core.options, engine)?;
                 owner.map_or_else(|| new.clone(), |owner| new.clone().with_owner(owner.bytes()))
             }
         };

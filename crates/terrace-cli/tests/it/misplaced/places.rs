@@ -1,7 +1,8 @@
 //! Places of pools: behind links and parts `..`, on other file systems, under the names of other files.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use super::records::sealed;
 use super::{KEYS, count, emulated, flush, make, names, run, spoil_superblocks};
 use crate::engines;
 use crate::support::Bed;
@@ -109,6 +110,88 @@ fn a_repair_removes_no_pool_that_a_relative_path_leads_to() {
     assert!(repaired.status.success(), "{repaired:?}");
     assert_eq!((count(&other), count(&bed.db)), (KEYS as usize, KEYS as usize));
     assert!(!ours.join("hp.repair").exists() && !bed.db.join("repair").exists());
+}
+
+/// A new database takes nobody's pool, nor another file, whichever way leads there: through its own directory, by links
+/// or parts `..`, or by lying where the pool lies.
+#[test]
+fn a_creation_replaces_nothing_that_is_not_its_own() {
+    for engine in ["slm", "turbo"] {
+        let bed = Bed::new();
+        let (other, medium, notes) = (bed.path("other"), bed.path("med"), bed.path("med/notes.txt"));
+        [&medium, &bed.path("db/x")].into_iter().for_each(|dir| std::fs::create_dir_all(dir).unwrap());
+        std::os::unix::fs::symlink("../med", bed.db.join("medium")).unwrap();
+        std::fs::write(&notes, "remember the milk").unwrap();
+        make(&bed, &other, engine, &emulated(&medium.join("p")));
+        let is_refused = |dir: &Path, pool: PathBuf| {
+            let made = run(dir, "put", &["k", "v", "--engine", engine, "--pool", &emulated(&pool)]);
+            assert!(made.code > 0, "{engine} {} {made:?}", pool.display());
+            assert_eq!(count(&other), KEYS as usize, "{engine} {}", pool.display());
+            assert_eq!(std::fs::read(&notes).unwrap(), b"remember the milk", "{engine} {}", pool.display());
+        };
+        for file in ["p", "notes.txt"] {
+            for way in ["medium", "x/../medium", "../med", "../db/medium", "x/../../med"] {
+                is_refused(&bed.db, bed.db.join(way).join(file));
+            }
+            is_refused(&medium, medium.join(file));
+            is_refused(&bed.path("db/../med"), bed.path("other/../med").join(file));
+        }
+        is_refused(&bed.db, bed.db.join("repair/p"));
+        std::fs::write(bed.db.join("x/notes.txt"), "remember the milk").unwrap();
+        is_refused(&bed.db, bed.db.join("x/notes.txt"));
+        assert_eq!(std::fs::read(bed.db.join("x/notes.txt")).unwrap(), b"remember the milk");
+    }
+}
+
+/// What a database records of its pool's place finds it again, or the place is refused.
+#[test]
+fn a_place_that_is_no_text_is_not_recorded_as_another() {
+    use std::os::unix::ffi::OsStrExt;
+    let bed = Bed::new();
+    let folder = bed.root.path().join(std::ffi::OsStr::from_bytes(b"n\xff"));
+    std::fs::create_dir_all(folder.join("m")).unwrap();
+    std::os::unix::fs::symlink(folder.join("m"), bed.path("link")).unwrap();
+    make(&bed, &bed.db, "turbo", &emulated(&bed.path("link/../p")));
+    assert_eq!(count(&bed.db), KEYS as usize);
+    assert!(folder.join("p").exists());
+    let refused = bed.path("refused");
+    let pool = [b"emulated:dram@", folder.join("q").as_os_str().as_bytes()].concat();
+    let args = [b"k".as_slice(), b"v", b"--engine", b"turbo", b"--pool", &pool];
+    let made = Bed { db: refused.clone(), ..Bed::new() }.run("put", &args.map(std::ffi::OsStr::from_bytes));
+    assert!(made.code > 0 && !refused.exists() && !folder.join("q").exists(), "{made:?}");
+}
+
+/// The note of a repair that was cut short keeps its claim while the pool's medium is away, and gives none to a copy of
+/// the directory by a link.
+#[test]
+fn a_note_counts_where_its_pool_is() {
+    let bed = Bed::new();
+    let (medium, away, copy) = (bed.path("med"), bed.path("away"), bed.path("copy"));
+    std::fs::create_dir_all(&medium).unwrap();
+    std::fs::create_dir_all(&bed.db).unwrap();
+    std::os::unix::fs::symlink("../med", bed.db.join("medium")).unwrap();
+    let new = medium.join("p.repair");
+    make(&bed, &bed.db, "slm", &emulated(&medium.join("p")));
+    let path = |path: &Path| [&[path.as_os_str().len() as u8], path.as_os_str().as_encoded_bytes()].concat();
+    let spelt = bed.path("db/../db");
+    for (dir, pool) in [(&bed.db, &new), (&bed.db, &"medium/p.repair".into()), (&spelt, &new)] {
+        let note = sealed(b"TERRNOTE", 3, &[path(dir), path(pool)].concat());
+        std::fs::create_dir(bed.db.join("repair")).unwrap();
+        std::fs::write(bed.db.join("repair/NOTE"), note).unwrap();
+        std::fs::write(&new, "of a repair").unwrap();
+        assert!(
+            std::process::Command::new("cp").arg("-a").args([&bed.db, &copy]).status().unwrap().success()
+        );
+        run(&copy, "repair", &[]);
+        assert!(new.exists(), "{}", pool.display());
+        std::fs::rename(&medium, &away).unwrap();
+        assert!(run(&bed.db, "repair", &[]).code > 1, "{}", pool.display());
+        std::fs::rename(&away, &medium).unwrap();
+        let repaired = run(&bed.db, "repair", &[]);
+        assert!(repaired.code == 0 && !new.exists(), "{} {repaired:?}", pool.display());
+        assert_eq!(count(&bed.db), KEYS as usize);
+        std::fs::remove_dir_all(&copy).unwrap();
+    }
 }
 
 /// A repair that is told of a place in a folder which is not there leaves nothing that keeps others from their work.

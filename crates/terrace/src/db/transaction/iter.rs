@@ -34,6 +34,7 @@ struct MergedIter<'tx> {
 
 impl<'tx> MergedIter<'tx> {
     fn new(transaction: &'tx Transaction, places: Places) -> Result<Self> {
+        transaction.snapshot.hold().look_at_clock();
         let stored = transaction.snapshot.hold().range(places.clone())?;
         let (lower, upper) = (places.0.map(Bytes::from), places.1.map(Bytes::from));
         let state = &mut *transaction.state.lock();

@@ -29,7 +29,6 @@ mod keyspace;
 mod reads;
 mod writes;
 
-use std::cell::Cell;
 use std::ops::Bound;
 use std::sync::{Arc, Weak};
 
@@ -52,14 +51,6 @@ use crate::options::WriteOptions;
 pub use self::iter::TransactionIter;
 pub use self::keyspace::TransactionKeyspace;
 pub use self::writes::Savepoint;
-
-/// Transactions of a thread for each of which that looks at the clock: it is a good part of what a small one takes.
-const LOOK_EVERY: u32 = 16;
-
-thread_local! {
-    /// Transactions that have not looked since the last one that has.
-    static IN_PASSING: Cell<u32> = const { Cell::new(0) };
-}
 
 /// What others may do to what a transaction has read before it commits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -193,10 +184,7 @@ impl Db {
         let (db, read_only) = (Arc::downgrade(&self.inner), self.inner.read_only);
         let may_ask = self.inner.engine.writes_by_groups() && !read_only;
         let watch = may_ask.then(|| self.inner.core.recent_writes.watch());
-        if IN_PASSING.get() == 0 {
-            self.inner.core.look_at_clock();
-        }
-        IN_PASSING.set((IN_PASSING.get() + 1) % LOOK_EVERY);
+        self.inner.core.look_at_clock_seldom();
         Transaction {
             db,
             snapshot: self.snapshot_in_passing(),
