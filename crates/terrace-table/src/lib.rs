@@ -38,6 +38,7 @@ mod entry;
 mod filter;
 mod footer;
 mod frame;
+mod heads;
 mod index;
 mod many;
 mod mapped;

@@ -12,12 +12,13 @@ use terrace_base::Result;
 
 use crate::cursor::{Cursor, Head};
 use crate::entry::order;
+use crate::heads::Heads;
 use crate::position::Position;
 
 /// A cursor over all entries of `children`, in order.
 pub fn merge(children: Vec<Box<dyn Cursor>>) -> MergeCursor {
     let heap = Vec::with_capacity(children.len());
-    MergeCursor { children, heap, second: None, back: false }
+    MergeCursor { children, heap, heads: Heads::default(), second: None, back: false }
 }
 
 /// See [`merge`].
@@ -25,6 +26,8 @@ pub struct MergeCursor {
     children: Vec<Box<dyn Cursor>>,
     /// Valid children by number, as a binary heap: in the direction of travel no child comes before its parent.
     heap: Vec<usize>,
+    /// Of the children in the heap, while there are several.
+    heads: Heads,
     /// Where in the heap the second child is, if that is known. As a rule the first one goes on before it.
     second: Option<usize>,
     back: bool,
@@ -42,9 +45,24 @@ impl std::fmt::Debug for MergeCursor {
 impl MergeCursor {
     /// Whether child `a` comes before child `b` in the direction of travel.
     fn before(&self, a: usize, b: usize) -> bool {
-        let (Some(x), Some(y)) = (self.children[a].head(), self.children[b].head()) else { return false };
-        let order = order((x.key, x.seq), (y.key, y.seq)).then(a.cmp(&b));
-        order == if self.back { Ordering::Greater } else { Ordering::Less }
+        let wanted = if self.back { Ordering::Greater } else { Ordering::Less };
+        match self.heads.order(a, b) {
+            Ordering::Equal => self.entry_order(a, b) == wanted,
+            order => order == wanted,
+        }
+    }
+
+    /// The order of the entries of two children.
+    fn entry_order(&self, a: usize, b: usize) -> Ordering {
+        let (Some(x), Some(y)) = (self.children[a].head(), self.children[b].head()) else {
+            return Ordering::Equal;
+        };
+        order((x.key, x.seq), (y.key, y.seq)).then(a.cmp(&b))
+    }
+
+    fn take_heads(&mut self) {
+        let MergeCursor { children, heap, heads, .. } = self;
+        heads.take(heap.iter().map(|&child| (child, children[child].key())));
     }
 
     fn second(&mut self) -> Option<usize> {
@@ -86,6 +104,7 @@ impl MergeCursor {
     fn rebuild(&mut self) {
         self.leave();
         self.heap.extend((0..self.children.len()).filter(|&i| self.children[i].valid()));
+        self.take_heads();
         for at in (0..self.heap.len() / 2).rev() {
             self.sift_down(at);
         }
@@ -147,7 +166,10 @@ impl MergeCursor {
             self.leave();
             return Err(e);
         }
-        if child.valid() {
+        if let Some(head) = child.head() {
+            if self.heap.len() > 1 && !self.heads.moved(top, head.key) {
+                self.take_heads();
+            }
             self.settle();
         } else {
             self.heap.swap_remove(0);

@@ -30,6 +30,40 @@ proptest! {
     }
 }
 
+/// Keys with much in common, which changes as they go on; a key may be the beginning of others, and end in zeroes.
+#[test]
+fn keys_that_begin_alike_are_merged_in_order() {
+    let mut rng = terrace_base::rng::Rng::new(3);
+    for _ in 0..60 {
+        let mut key = || {
+            let bits = 4 + rng.below(20);
+            let n = rng.below(1 << bits);
+            let mut key = [&b"shared/"[..], &n.to_be_bytes()].concat();
+            key.truncate(7 + 8 - rng.below(3) as usize);
+            key.extend(vec![0; rng.below(3) as usize]);
+            key
+        };
+        let mut keys: Vec<Vec<u8>> =
+            (0..300).map(|_| key()).chain([b"s".to_vec(), vec![0xff; 20], vec![]]).collect();
+        keys.sort();
+        keys.dedup();
+        let all: Vec<Item> = keys.iter().map(|key| Item::put(key, 1, b"v")).collect();
+        let mut parts = vec![Vec::new(); 4];
+        all.iter().for_each(|item| parts[rng.below(4) as usize].push(item.clone()));
+        let mut cursor = merged(&parts, &TableOptions::default());
+        let (forward, back) = both_ways(&mut cursor).unwrap();
+        assert!(forward == all && back == all);
+        for _ in 0..50 {
+            let at = rng.below(all.len() as u64) as usize;
+            cursor.seek(&all[at].key, u64::MAX).unwrap();
+            for item in &all[at..all.len().min(at + rng.below(40) as usize)] {
+                assert_eq!(cursor.key(), &item.key[..]);
+                cursor.next().unwrap();
+            }
+        }
+    }
+}
+
 #[test]
 fn nothing_merged_is_empty() {
     let mut cursor = merge(Vec::new());
