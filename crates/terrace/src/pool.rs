@@ -3,8 +3,9 @@
 //!
 //! 1. A pool in use has a root `ENGINE.store` that names its database; a pool without one was left by a
 //!    creation or rebuilding that was cut short.
-//! 2. A pool is replaced only if it is nobody's or this database's. One that may be somebody's, as it does not lie under
-//!    the pool's name in the database's directory itself, is not replaced either.
+//! 2. A creation replaces nothing but what one that was cut short has left: an empty pool of nobody or of this database. An
+//!    opening or a repair replaces a pool only if it is nobody's or this database's. One that may be somebody's, as it
+//!    does not lie under the pool's name in the database's directory itself, is not replaced either.
 //! 3. The manifest knows the pool by its identity and the number of its last session that changed it. A session's
 //!    number is in the manifest before the pool is closed, and the pool is closed before the manifest is sealed: so
 //!    each reveals an older copy of the other.
@@ -15,6 +16,7 @@ mod begin;
 mod beyond;
 mod debt;
 mod guard;
+mod place;
 mod salvage;
 
 use std::collections::BTreeMap;
@@ -26,19 +28,22 @@ use terrace_pmem::{Granularity, Known, MediaRequest, Opened, Pool, PoolOptions, 
 
 use crate::core::Core;
 use crate::manifest::{Identity, KnownPool, Manifest};
-use crate::options::{EngineKind, Options, PoolChoice, lasting};
+use crate::options::{EngineKind, Options, PoolChoice};
 use crate::stats::Stats;
 
 use beyond::may_be_ahead;
 use guard::{is_own_place, is_under_a_repairs};
+use place::record_path;
 
 pub(crate) use begin::pool_options;
 pub(crate) use beyond::{Beyond, beyond_logs};
 pub(crate) use debt::{is_reclaim_due, may_reclaim, pay_before_check, reclaim};
 pub(crate) use guard::{
-    is_directly_in, leads_out, real_path, refuse_headless, refuse_place_of_another_file, refuse_used,
+    is_directly_in, is_in_folder_of_repair, leads_out, real_path, refuse_headless,
+    refuse_place_of_another_file, refuse_used,
 };
-pub(crate) use salvage::{Sought, open_to_repair};
+pub(crate) use place::{forget_place, record_place, recorded_path};
+pub(crate) use salvage::{Sought, is_another_databases, open_to_repair};
 
 /// The identity's name for the pool's medium.
 pub(crate) const MEDIA: &str = "pool.media";
@@ -48,9 +53,6 @@ const PAGE: &str = "page";
 
 /// The value of [`MEDIA`] for persistent memory, real or emulated.
 pub(crate) const MEMORY: &str = "memory";
-
-/// The identity's name for the pool's place, if that was requested.
-const PATH: &str = "pool.path";
 
 /// The name of the pool in the database's directory, unless it lies elsewhere.
 pub(crate) const POOL_NAME: &str = "pool";
@@ -68,26 +70,19 @@ const MOST_KEPT_BYTES: u64 = 2 << 20;
 /// # Errors
 ///
 /// `InvalidArgument` if the pool's path is no text: it could not be found again by what is recorded.
-pub(crate) fn new_identity(options: &Options, engine: EngineKind) -> Result<Identity> {
+pub(crate) fn new_identity(dir: &Path, options: &Options, engine: EngineKind) -> Result<Identity> {
     let mut rng = Rng::new(Rng::fresh_seed());
     let mut uuid = [0; 16];
     rng.fill(&mut uuid);
     let mut fixed = BTreeMap::new();
-    let path = match &options.pool {
-        PoolChoice::Auto => None,
-        PoolChoice::Path(path) => Some(path),
-        PoolChoice::Emulated { path, profile } => {
-            fixed.insert("pool.emulated".into(), figures(profile));
-            path.as_ref()
-        }
-    };
-    if let Some(path) = path {
-        let text = path.to_str().ok_or_else(|| {
-            Error::invalid(format!("{} is no UTF-8, as the path of a pool must be", path.display()))
-        })?;
-        fixed.insert(PATH.into(), text.into());
+    if let PoolChoice::Emulated { profile, .. } = &options.pool {
+        fixed.insert("pool.emulated".into(), figures(profile));
     }
-    Ok(Identity { uuid, engine: engine.name().into(), options: fixed })
+    let mut identity = Identity { uuid, engine: engine.name().into(), options: fixed };
+    if let Some(path) = options.pool.path() {
+        record_path(&mut identity, dir, path)?;
+    }
+    Ok(identity)
 }
 
 /// A profile in the form that [`Profile::parse`] reads.
@@ -108,12 +103,9 @@ pub(crate) fn media_name(pool: &Pool) -> &'static str {
 /// place is a link, the pool lies at its target, and stays there when it is made again.
 pub(crate) fn request(core: &Core, identity: &Identity) -> Result<(PathBuf, MediaRequest)> {
     let emulated = identity.options.get("pool.emulated");
-    let asked = match &core.options.pool {
-        PoolChoice::Auto => None,
-        PoolChoice::Path(path) => Some(path.clone()),
-        PoolChoice::Emulated { path, .. } => path.clone(),
-    };
-    let path = asked.or_else(|| recorded_path(identity)).unwrap_or_else(|| core.dir.join(POOL_NAME));
+    let asked = core.options.pool.path().map(Path::to_path_buf);
+    let path =
+        asked.or_else(|| recorded_path(identity, &core.dir)).unwrap_or_else(|| core.dir.join(POOL_NAME));
     let path = core.env.pm.home(&path).unwrap_or(path);
     refuse_place_of_another_file(&path, &core.dir)?;
     match (&core.options.pool, emulated) {
@@ -137,14 +129,8 @@ pub(crate) fn emulated(core: &Core, identity: &Identity) -> Result<Option<String
     })
 }
 
-/// The pool's place that was recorded when the database was created, if any.
-pub(crate) fn recorded_path(identity: &Identity) -> Option<PathBuf> {
-    let path = Path::new(identity.options.get(PATH)?);
-    Some(lasting(path).unwrap_or_else(|_| path.into()))
-}
-
-/// An empty pool; a creation that was cut short may have set `roots`. A pool in the directory's own place is left from
-/// such a creation; anywhere else it may be somebody's.
+/// An empty pool; a creation that was cut short may have set `roots`. What else lies in its place stays: it is somebody's,
+/// or this database's and its manifest is gone.
 pub(crate) fn fresh(core: &Core, identity: &Identity, roots: &[&str]) -> Result<Pool> {
     let (path, media) = request(core, identity)?;
     if core.env.pm.home(&path).is_none() {
@@ -154,12 +140,24 @@ pub(crate) fn fresh(core: &Core, identity: &Identity, roots: &[&str]) -> Result<
     if is_under_a_repairs(&path, &core.dir) {
         return Err(Error::invalid(format!("{} lies where a repair keeps its files", path.display())));
     }
-    let elsewhere = !is_own_place(&path, &core.dir);
-    if elsewhere && core.env.pm.exists(&path)? && !is_leftover(core, &path, &options, identity, roots)? {
-        return Err(Error::invalid(format!("{} is the pool of another database", path.display())));
+    if core.env.pm.exists(&path)? {
+        if !is_leftover(core, &path, &options, identity, roots)? {
+            return Err(Error::invalid(format!(
+                "{} is the pool of another database, or of one whose manifest is gone: that can be repaired",
+                path.display()
+            )));
+        }
+        core.env.pm.remove(&path)?;
     }
-    core.env.pm.remove(&path)?;
     core.env.pm.create(&path, &options)
+}
+
+/// Removes a pool in the directory's own place that a creation has left which was cut short; anything else stays.
+pub(crate) fn remove_leftover(core: &Core, identity: &Identity, roots: &[&str]) -> Result<()> {
+    let path = core.dir.join(POOL_NAME);
+    let options = pool_options(core, MediaRequest::Auto);
+    let is_left = || is_leftover(core, &path, &options, identity, roots).unwrap_or(false);
+    if core.env.pm.exists(&path)? && is_left() { core.env.pm.remove(&path) } else { Ok(()) }
 }
 
 /// Whether a pool is left from a creation that was cut short: nobody's or this database's, and empty.

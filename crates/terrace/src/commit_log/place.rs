@@ -76,7 +76,7 @@ impl LogHome {
         if !core.options.create_if_missing || core.options.read_only {
             return Err(Error::NotFound { dir: core.dir.clone() });
         }
-        let mut identity = pool::new_identity(&core.options, self.engine)?;
+        let mut identity = pool::new_identity(&core.dir, &core.options, self.engine)?;
         let pool = self.choose(core, &mut identity)?;
         let manifest = Manifest::create(core.fs.clone(), &core.dir, identity)?;
         self.begin(manifest, pool)
@@ -110,8 +110,12 @@ impl LogHome {
 
     /// An empty pool.
     fn fresh(&self, core: &Core, identity: &Identity) -> Result<Pool> {
-        let roots = [&LOG_ROOTS[..], self.beside.roots].concat();
-        pool::fresh(core, identity, &roots)
+        pool::fresh(core, identity, &self.roots())
+    }
+
+    /// The roots that a creation sets before the pool has an owner.
+    fn roots(&self) -> Vec<&'static str> {
+        [&LOG_ROOTS[..], self.beside.roots].concat()
     }
 
     /// Records whether the log lies in the pool; if not, there is none.
@@ -119,8 +123,7 @@ impl LogHome {
         if on_pm {
             identity.options.insert(MEDIA.into(), MEMORY.into());
         } else {
-            identity.options.remove("pool.path");
-            identity.options.remove("pool.emulated");
+            pool::forget_place(identity);
         }
         identity.options.insert(self.option(), if on_pm { ON_PM } else { IN_FILES }.into());
     }
@@ -176,7 +179,9 @@ impl LogHome {
         refuse_missing(core, &manifest)?;
         let closed = if manifest.is_sealed() { StartState::Closed } else { StartState::Crashed };
         if !on_pm {
-            remove_leftover_pool(core)?;
+            if core.options.pool == PoolChoice::Auto && !core.options.read_only {
+                pool::remove_leftover(core, &identity, &self.roots())?;
+            }
             return Ok(Opened { manifest, pool: None, state: closed });
         }
         let lost = || Error::invalid("a database with its log on PM has no pool in an ordinary file");
@@ -192,13 +197,6 @@ impl LogHome {
             _ => Ok(()),
         }
     }
-}
-
-/// A pool in the database's own directory without a log is left from a creation that was cut short.
-fn remove_leftover_pool(core: &Core) -> Result<()> {
-    let path = core.dir.join(pool::POOL_NAME);
-    let mine = core.options.pool == PoolChoice::Auto && !core.options.read_only;
-    if mine && core.env.pm.exists(&path)? { core.env.pm.remove(&path) } else { Ok(()) }
 }
 
 /// Whether acknowledged writes survive a power cut, in plain words.

@@ -270,7 +270,7 @@ impl<S: Stage> Pair<S> {
             hash_seed: None,
         };
         let core = Core::new(Path::new("/").into(), Options::default(), env).unwrap();
-        let identity = pool::new_identity(&core.options, EngineKind::Lsm).unwrap();
+        let identity = pool::new_identity(&core.dir, &core.options, EngineKind::Lsm).unwrap();
         let manifest = Manifest::create(core.fs.clone(), &core.dir, identity).unwrap();
         let limits = Limits { l0_tables: (20, 36), debt: (1 << 30, 1 << 31), memtable_fill: 0.5 };
         let settings =

@@ -58,6 +58,14 @@ impl PoolChoice {
         }
     }
 
+    /// The path that is asked for.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            PoolChoice::Path(path) | PoolChoice::Emulated { path: Some(path), .. } => Some(path),
+            PoolChoice::Auto | PoolChoice::Emulated { path: None, .. } => None,
+        }
+    }
+
     /// The same with its path in a [`lasting`] form.
     pub(crate) fn lasting(self) -> Result<PoolChoice> {
         Ok(match self {

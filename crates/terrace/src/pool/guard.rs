@@ -8,7 +8,7 @@ use terrace_pmem::{MediaRequest, Opened, Pool, PoolOptions};
 
 use super::{POOL_NAME, is_anothers, is_unusable, owner_in, pool_options, request};
 use crate::core::Core;
-use crate::manifest::{self, FileName, Identity};
+use crate::manifest::{self, FileName, Identity, REPAIR_FOLDER};
 use crate::options::PoolChoice;
 
 /// An error if `path`, a pool's place, is that of a file in the database's directory that is no pool.
@@ -48,20 +48,37 @@ pub(crate) fn is_directly_in(path: &Path, dir: &Path) -> bool {
     path.parent() == Some(dir)
 }
 
+/// The path that finds `path` from `dir`, if it lies in there.
+pub(super) fn inside(path: &Path, dir: &Path) -> Option<PathBuf> {
+    let (path, dir) =
+        real_path(path).zip(dir.canonicalize().ok()).unwrap_or_else(|| (path.into(), dir.into()));
+    path.strip_prefix(dir).ok().map(Path::to_path_buf)
+}
+
 /// Whether a path that begins with `dir` leads out of it, by a link.
 pub(crate) fn leads_out(path: &Path, dir: &Path) -> bool {
     let real = real_path(path).zip(dir.canonicalize().ok());
     real.is_some_and(|(path, dir)| !path.starts_with(dir))
 }
 
-/// Whether a path leads into a folder of a repair.
+/// Whether a path leads into the folder where a repair writes, or into the one where it keeps what was damaged.
 pub(super) fn is_under_a_repairs(path: &Path, dir: &Path) -> bool {
+    leads_into(path, dir, manifest::is_of_repair)
+}
+
+/// Whether a path leads into the folder where a repair writes.
+pub(crate) fn is_in_folder_of_repair(path: &Path, dir: &Path) -> bool {
+    leads_into(path, dir, |folder| folder.file_name() == Some(REPAIR_FOLDER.as_ref()))
+}
+
+/// Whether a path leads into such a folder of `dir`.
+fn leads_into(path: &Path, dir: &Path, is_such: impl Fn(&Path) -> bool) -> bool {
     let real = real_path(path).zip(dir.canonicalize().ok());
-    let is_under = |(path, dir): (PathBuf, PathBuf)| {
+    let leads = |(path, dir): (PathBuf, PathBuf)| {
         let mut folders = path.ancestors().skip(1).take_while(|folder| folder.starts_with(&dir));
-        folders.any(|folder| folder.parent() == Some(&*dir) && manifest::is_of_repair(folder))
+        folders.any(|folder| folder.parent() == Some(&*dir) && is_such(folder))
     };
-    is_under((path.into(), dir.into())) || real.is_some_and(is_under)
+    leads((path.into(), dir.into())) || real.is_some_and(leads)
 }
 
 /// An error if the pool in the directory shows that a database lies there whose pointer to its manifest is
@@ -70,7 +87,7 @@ pub(crate) fn refuse_headless(core: &Core) -> Result<()> {
     let media = match &core.options.pool {
         PoolChoice::Auto => MediaRequest::Auto,
         PoolChoice::Emulated { path: None, profile } => MediaRequest::Emulated(*profile),
-        // Elsewhere nobody may replace it (`fresh`).
+        // A creation refuses what lies there (`fresh`).
         PoolChoice::Path(_) | PoolChoice::Emulated { path: Some(_), .. } => return Ok(()),
     };
     let path = core.dir.join(POOL_NAME);

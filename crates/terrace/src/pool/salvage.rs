@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use terrace_base::{Error, Result};
-use terrace_pmem::{Pool, PoolOptions};
+use terrace_base::{Error, ErrorKind, Result};
+use terrace_pmem::{MediaRequest, Pool, PoolOptions, Profile};
 
 use super::{POOL_NAME, anothers, is_anothers, is_own_place, is_unusable, recorded_path};
 use crate::core::Core;
-use crate::manifest::Identity;
+use crate::env::Env;
+use crate::manifest::{Identity, Manifest};
 
 /// The database whose pool is sought.
 #[derive(Debug, Clone, Copy)]
@@ -32,11 +33,14 @@ pub(crate) fn open_to_repair(
     let elsewhere = !is_own_place(path, &core.dir);
     if is_known && is_anothers_at(core, path, options, identity).unwrap_or(false) {
         return match elsewhere {
-            true => Err(Error::invalid(format!("{} is another database's pool", path.display()))),
+            true => Err(Error::invalid(format!(
+                "{} is another database's pool: name that of this one, or a place for a new one",
+                path.display()
+            ))),
             false => Ok(Err(anothers(path))),
         };
     }
-    let known = recorded_path(identity).unwrap_or_else(|| core.dir.join(POOL_NAME));
+    let known = recorded_path(identity, &core.dir).unwrap_or_else(|| core.dir.join(POOL_NAME));
     let is_in_its_place = known == path || core.env.pm.home(&known).as_deref() == Some(path);
     match core.env.pm.open(path, options) {
         // An emulated pool looks like one on the wrong medium, whichever file names its owner.
@@ -66,6 +70,30 @@ pub(crate) fn admit_replacing(
         return if is_anothers_at(core, path, options, identity)? { Err(anothers(path)) } else { Ok(()) };
     }
     open_to_repair(core, path, options, Sought { identity, is_known: true, is_recorded: true }).map(drop)
+}
+
+/// Whether the pool `path` names another database than that in `dir` as its owner, as far as that one can be known.
+///
+/// # Errors
+///
+/// `Locked` if it is in use.
+pub(crate) fn is_another_databases(env: &Env, dir: &Path, path: &Path) -> Result<bool> {
+    let Some(salvaged) =
+        Manifest::salvage(&*env.fs, dir)?.filter(|_| matches!(env.pm.exists(path), Ok(true)))
+    else {
+        return Ok(false);
+    };
+    let looking = |media| PoolOptions { media, salvage: true, prefault: false, ..PoolOptions::default() };
+    let media = [MediaRequest::Auto, MediaRequest::Emulated(Profile::DRAM)];
+    for media in media {
+        match env.pm.open(path, &looking(media)) {
+            Ok(pool) => return Ok(is_anothers(&pool, &salvaged.state.identity)),
+            Err(e) if e.kind() == ErrorKind::Locked => return Err(e),
+            // What is not whole was being made.
+            Err(_) => {}
+        }
+    }
+    Ok(false)
 }
 
 /// Whether the pool in this place names another database as its owner. Opening to salvage begins no session: such a

@@ -25,7 +25,7 @@ use super::pools::{BesidePm, pool_beside};
 use super::stop::Stop;
 use crate::env::Env;
 use crate::manifest::REPAIR_FOLDER;
-use crate::pool::{leads_out, real_path};
+use crate::pool::{self, leads_out, real_path};
 
 /// The folder where a repair writes its files.
 pub(super) fn folder(dir: &Path) -> PathBuf {
@@ -94,7 +94,17 @@ pub(super) fn discard(env: &Env, dir: &Path) -> Result<()> {
     let note = Note::read(fs, &folder).map_err(|e| is_for_others(e, &folder))?;
     if let Some(pool) = note.as_ref().and_then(|note| note.pool_of(dir)) {
         let pool = dir.join(pool);
-        env.pm.remove(&pool)?;
+        if !env.pm.has_folder(&pool) {
+            return Err(Error::invalid(format!(
+                "a repair that was cut short has its new pool in {}, whose folder is not there: where it is gone for good, \
+                 remove {}",
+                pool.display(),
+                folder.display()
+            )));
+        }
+        if !pool::is_another_databases(env, dir, &pool)? {
+            env.pm.remove(&pool)?;
+        }
         // A power cut must not bring it back without the note that claims it.
         fs.sync_dir(pool.parent().unwrap_or(dir))?;
     }

@@ -34,7 +34,7 @@ use crate::core::report::{CheckReport, RepairReport};
 use crate::engine;
 use crate::env::Env;
 use crate::manifest::{FileName, IngestNotes, Manifest};
-use crate::options::{EngineKind, Options, PoolChoice};
+use crate::options::{EngineKind, Options};
 use crate::pool;
 use crate::salvage::{Owner, Salvage};
 use crate::scratch;
@@ -96,7 +96,10 @@ fn mend(
     (owner, asked): (Option<Owner>, RepairOptions),
     place: &Path,
 ) -> Result<RepairReport> {
-    if let Some(keys) = sound_as_it_is(env, dir, options, (asked.stop, place))? {
+    let is_sound = || sound_as_it_is(env, dir, options, (asked.stop, place));
+    if !names_another_place(env, dir, options)?
+        && let Some(keys) = is_sound()?
+    {
         let actions = vec!["everything is sound: nothing had to be done".to_string()];
         let doubts = earlier_losses(&*env.fs, dir)?;
         return Ok(RepairReport { keys, actions, doubts, ..RepairReport::default() });
@@ -309,25 +312,31 @@ fn admit_versions(fs: &dyn Fs, dir: &Path) -> Result<()> {
 /// Where the pool really lies or would lie.
 fn place_of_pool(env: &Env, dir: &Path, options: &Options) -> Result<PathBuf> {
     let salvaged = Manifest::salvage(&*env.fs, dir)?;
-    let recorded = salvaged.and_then(|salvaged| pool::recorded_path(&salvaged.state.identity));
-    let asked = match &options.pool {
-        PoolChoice::Path(path) | PoolChoice::Emulated { path: Some(path), .. } => Some(path.clone()),
-        PoolChoice::Auto | PoolChoice::Emulated { path: None, .. } => None,
-    };
+    let recorded = salvaged.and_then(|salvaged| pool::recorded_path(&salvaged.state.identity, dir));
+    let asked = options.pool.path().map(Path::to_path_buf);
     let place = asked.or(recorded).unwrap_or_else(|| dir.join(pool::POOL_NAME));
     env.pm
         .home(&place)
         .ok_or_else(|| Error::invalid(format!("{} is {}", place.display(), pool::LEADS_NOWHERE)))
 }
 
+/// Whether the pool's place is requested to be another than the manifest names. It is recorded then.
+fn names_another_place(env: &Env, dir: &Path, options: &Options) -> Result<bool> {
+    let Some(mut salvaged) = Manifest::salvage(&*env.fs, dir)? else { return Ok(false) };
+    pool::record_place(&mut salvaged.state.identity, dir, &options.pool)
+}
+
 /// An error where no pool lies in `place` and the database's pool lies elsewhere, or may: a repair without it
 /// would give up what it holds.
 fn refuse_wrong_place(env: &Env, dir: &Path, options: &Options, place: &Path) -> Result<()> {
     pool::refuse_place_of_another_file(place, dir)?;
+    if pool::is_in_folder_of_repair(place, dir) {
+        return Err(Error::invalid(format!("{} lies where a repair keeps its files", place.display())));
+    }
     if env.pm.exists(place)? {
         return Ok(());
     }
-    let is_asked = !matches!(options.pool, PoolChoice::Auto | PoolChoice::Emulated { path: None, .. });
+    let is_asked = options.pool.path().is_some();
     let Some(salvaged) = Manifest::salvage(&*env.fs, dir)? else {
         let is_data =
             |path: &PathBuf| matches!(FileName::parse(path), Some(FileName::Table(_) | FileName::Log(_)));
@@ -342,8 +351,9 @@ fn refuse_wrong_place(env: &Env, dir: &Path, options: &Options, place: &Path) ->
             place.display()
         )));
     };
-    let known = pool::recorded_path(&salvaged.state.identity).unwrap_or_else(|| dir.join(pool::POOL_NAME));
-    match is_asked && env.pm.exists(&known)? {
+    let known =
+        pool::recorded_path(&salvaged.state.identity, dir).unwrap_or_else(|| dir.join(pool::POOL_NAME));
+    match is_asked && env.pm.exists(&known)? && !pool::is_another_databases(env, dir, &known)? {
         true => Err(Error::invalid(format!(
             "there is no pool in {}, and the database's lies in {}: name that, or move it away to go on without it",
             place.display(),

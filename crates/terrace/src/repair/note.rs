@@ -14,7 +14,6 @@ use terrace_disk::{Access, Fs};
 
 use super::pools::POOL_SUFFIX;
 use super::sealed::{Sort, path_of, put_path, some_path};
-use crate::options::lasting;
 use crate::pool::leads_out;
 
 /// The note's name.
@@ -77,8 +76,9 @@ impl Note {
 
     /// The pool that may be removed with what the repair of `dir` has left, by a path valid from `dir`.
     pub fn pool_of(&self, dir: &Path) -> Option<&Path> {
-        // It may be spelt in another way, with parts `..`.
-        let is_here = lasting(&self.dir).ok().zip(lasting(dir).ok()).is_some_and(|(noted, dir)| noted == dir);
+        // It may be spelt in another way, with links or parts `..`.
+        let real = |dir: &Path| dir.canonicalize().or_else(|_| std::path::absolute(dir));
+        let is_here = real(&self.dir).ok().zip(real(dir).ok()).is_some_and(|(noted, dir)| noted == dir);
         // A copy of a link leads to the original's.
         let was_copied = |pool: &Path| pool.is_relative() && !leads_out(&dir.join(pool), dir);
         self.pool.as_deref().filter(|pool| is_here || was_copied(pool))

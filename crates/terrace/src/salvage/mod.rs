@@ -175,13 +175,17 @@ impl Salvage {
             self.manifest_lost_its_end(&found)?;
         }
         self.reserve_numbers(known.as_ref())?;
-        let identity = match (&known, self.owner) {
+        let mut identity = match (&known, self.owner) {
             (Some(state), _) => state.identity.clone(),
             (None, owner) => {
-                let new = pool::new_identity(&self.core.options, engine)?;
+                let new = pool::new_identity(&self.core.dir, &self.core.options, engine)?;
                 owner.map_or_else(|| new.clone(), |owner| new.clone().with_owner(owner.bytes()))
             }
         };
+        if pool::record_place(&mut identity, &self.core.dir, &self.core.options.pool)? {
+            let place = self.core.options.pool.path().unwrap_or(&self.core.dir);
+            self.report.actions.push(format!("recorded that the pool lies in {}", place.display()));
+        }
         self.is_recorded = known.is_some();
         self.is_known = self.is_recorded || !matches!(self.owner, None | Some(Owner::ByPool(_)));
         let doubt = match self.owner.filter(|_| known.is_none()) {

@@ -1,6 +1,7 @@
 //! What lies where a repair or a new pool is to lie, and files that are gone or of another kind: nobody's data goes for
 //! it.
 
+mod moved;
 mod places;
 mod records;
 
@@ -180,6 +181,10 @@ fn a_note_of_another_place_costs_no_pool() {
     // That of the repair that was cut short here goes.
     std::fs::create_dir(&folder).unwrap();
     std::fs::write(folder.join("NOTE"), note(&one, &beside)).unwrap();
+    let mut names_nobody = std::fs::read(one.join("pool")).unwrap();
+    // The pools' roots.
+    names_nobody[8192..16 << 10].fill(0);
+    std::fs::write(&beside, names_nobody).unwrap();
     run(&one, "repair", &[]).text();
     assert!(!beside.exists() && !folder.exists());
 }

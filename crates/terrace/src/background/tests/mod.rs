@@ -39,7 +39,7 @@ impl Bench {
         let (pm, clock) = (Arc::new(RealPm::with_copies()), Arc::new(ManualClock::default()));
         let env = Env { fs, pm, executor, clock, hash_seed: None };
         let core = Core::new(dir.into(), Options::default(), env).unwrap();
-        let identity = pool::new_identity(&core.options, EngineKind::Lsm).unwrap();
+        let identity = pool::new_identity(&core.dir, &core.options, EngineKind::Lsm).unwrap();
         let manifest = Manifest::create(core.fs.clone(), dir, identity).unwrap();
         Bench { core, manifest, flushes: Flushes::default(), waiting: Mutex::new(waiting.to_vec()) }
     }

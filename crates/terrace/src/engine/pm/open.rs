@@ -48,7 +48,7 @@ fn create<E: PmEngine>(core: &Core) -> Result<(Manifest, Pool, StartState)> {
     if !core.options.create_if_missing || core.options.read_only {
         return Err(Error::NotFound { dir: core.dir.clone() });
     }
-    let mut identity = pool::new_identity(&core.options, E::KIND)?;
+    let mut identity = pool::new_identity(&core.dir, &core.options, E::KIND)?;
     let pool = fresh_pool::<E>(core, &identity)?;
     identity.options.insert(MEDIA.into(), pool::media_name(&pool).into());
     E::create_home(core, &mut identity)?;

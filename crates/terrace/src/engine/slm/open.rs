@@ -92,7 +92,7 @@ fn create(core: &Core) -> Result<(Manifest, Pool, StartState)> {
         return Err(Error::NotFound { dir: core.dir.clone() });
     }
     refuse_to_create(core)?;
-    let mut identity = pool::new_identity(&core.options, EngineKind::Slm)?;
+    let mut identity = pool::new_identity(&core.dir, &core.options, EngineKind::Slm)?;
     let pool = fresh_pool(core, &identity)?;
     identity.options.insert(MEDIA.into(), pool::media_name(&pool).into());
     let manifest = Manifest::create(core.fs.clone(), &core.dir, identity)?;
