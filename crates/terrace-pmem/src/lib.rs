@@ -44,5 +44,5 @@ pub use media::{
 #[doc(hidden)]
 pub use offset::field_bytes;
 pub use offset::{POff, PmSafe};
-pub use pool::{CLOSED_WITH, Known, MediaRequest, Opened, Pool, PoolOptions, StartedRead, Touching};
+pub use pool::{BLANK, CLOSED_WITH, Known, MediaRequest, Opened, Pool, PoolOptions, StartedRead, Touching};
 pub use stats::PmStats;

@@ -14,6 +14,7 @@
 
 mod begin;
 mod beyond;
+mod create;
 mod debt;
 mod guard;
 mod place;
@@ -32,18 +33,19 @@ use crate::options::{EngineKind, Options, PoolChoice};
 use crate::stats::Stats;
 
 use beyond::may_be_ahead;
-use guard::{is_own_place, is_under_a_repairs};
+use guard::is_own_place;
 use place::record_path;
 
 pub(crate) use begin::pool_options;
 pub(crate) use beyond::{Beyond, beyond_logs};
+pub(crate) use create::{fresh, keep_or_remove, remove_leftover};
 pub(crate) use debt::{is_reclaim_due, may_reclaim, pay_before_check, reclaim};
 pub(crate) use guard::{
-    is_directly_in, is_in_folder_of_repair, leads_out, real_path, refuse_headless,
-    refuse_place_of_another_file, refuse_used,
+    inside, is_directly_in, is_in_folder_of_repair, is_under_a_repairs, leads_out, real_path,
+    refuse_headless, refuse_place_of_another_file, refuse_used,
 };
-pub(crate) use place::{forget_place, record_place, recorded_path};
-pub(crate) use salvage::{Sought, is_another_databases, open_to_repair};
+pub(crate) use place::{forget_place, keep_beside, record_place, recorded_path};
+pub(crate) use salvage::{Sought, is_another_databases, open_to_repair, whose_new_pool};
 
 /// The identity's name for the pool's medium.
 pub(crate) const MEDIA: &str = "pool.media";
@@ -127,57 +129,6 @@ pub(crate) fn emulated(core: &Core, identity: &Identity) -> Result<Option<String
         MediaRequest::Emulated(profile) => Some(profile.to_string()),
         _ => None,
     })
-}
-
-/// An empty pool; a creation that was cut short may have set `roots`. What else lies in its place stays: it is somebody's,
-/// or this database's and its manifest is gone.
-pub(crate) fn fresh(core: &Core, identity: &Identity, roots: &[&str]) -> Result<Pool> {
-    let (path, media) = request(core, identity)?;
-    if core.env.pm.home(&path).is_none() {
-        return Err(Error::invalid(format!("{} is {LEADS_NOWHERE}", path.display())));
-    }
-    let options = pool_options(core, media);
-    if is_under_a_repairs(&path, &core.dir) {
-        return Err(Error::invalid(format!("{} lies where a repair keeps its files", path.display())));
-    }
-    if core.env.pm.exists(&path)? {
-        if !is_leftover(core, &path, &options, identity, roots)? {
-            return Err(Error::invalid(format!(
-                "{} is the pool of another database, or of one whose manifest is gone: that can be repaired",
-                path.display()
-            )));
-        }
-        core.env.pm.remove(&path)?;
-    }
-    core.env.pm.create(&path, &options)
-}
-
-/// Removes a pool in the directory's own place that a creation has left which was cut short; anything else stays.
-pub(crate) fn remove_leftover(core: &Core, identity: &Identity, roots: &[&str]) -> Result<()> {
-    let path = core.dir.join(POOL_NAME);
-    let options = pool_options(core, MediaRequest::Auto);
-    let is_left = || is_leftover(core, &path, &options, identity, roots).unwrap_or(false);
-    if core.env.pm.exists(&path)? && is_left() { core.env.pm.remove(&path) } else { Ok(()) }
-}
-
-/// Whether a pool is left from a creation that was cut short: nobody's or this database's, and empty.
-fn is_leftover(
-    core: &Core,
-    path: &Path,
-    options: &PoolOptions,
-    identity: &Identity,
-    roots: &[&str],
-) -> Result<bool> {
-    // Only to look at it: it stays as its owner left it.
-    let pool = core.env.pm.open(path, &PoolOptions { salvage: true, ..options.clone() })?;
-    if pool.opened() == Opened::Torn {
-        return Ok(!is_anothers(&pool, identity));
-    }
-    let owner = owner_root(identity);
-    Ok(pool.roots()?.iter().all(|(name, value)| match name {
-        name if *name == owner => *value == owner_of(identity),
-        name => roots.contains(&&**name),
-    }))
 }
 
 /// The state in which an opening finds a database. The pool decides, or the manifest if there is no pool.

@@ -72,6 +72,11 @@ impl Pool {
         mine.map(|(unit, l)| Extent { offset: unit * bytes, bytes: l.units * bytes, kind }).collect()
     }
 
+    /// Whether nothing was ever put into it, or nothing is left of that.
+    pub fn is_unused(&self) -> bool {
+        self.used_units().is_empty()
+    }
+
     /// The units that owners have in use, ascending.
     pub(crate) fn used_units(&self) -> Vec<u64> {
         let space = self.inner.alloc.space.lock();

@@ -206,12 +206,15 @@ pub(super) fn mend_superblock(raw: &Raw<'_>, good: &Superblock) -> Result<()> {
     Ok(())
 }
 
+/// What an error says was found where both copies of the superblock are zeros.
+pub const BLANK: &str = "no pool (zeros)";
+
 fn no_superblock(copies: &[Superblock; 2], name: &Path) -> Error {
     if copies.iter().any(|c| c.magic == MAGIC) {
         return Error::corruption(name, 0, "a sound superblock", "two copies with wrong checksums");
     }
     let found = match copies[0].magic {
-        [0, 0, 0, 0, 0, 0, 0, 0] => "no pool (zeros)".to_owned(),
+        [0, 0, 0, 0, 0, 0, 0, 0] => BLANK.to_owned(),
         magic => format!("magic {:?}", String::from_utf8_lossy(&magic)),
     };
     Error::foreign(name, found, "Terrace pools")

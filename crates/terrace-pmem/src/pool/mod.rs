@@ -28,6 +28,7 @@ use crate::media::{Gate, Granularity, Media};
 use crate::stats::{PmStats, Recorder};
 
 pub use digests::{CLOSED_WITH, Touching};
+pub use format::BLANK;
 pub use options::{Known, MediaRequest, PoolOptions};
 pub use store::StartedRead;
 

@@ -49,7 +49,7 @@ pub(crate) fn is_directly_in(path: &Path, dir: &Path) -> bool {
 }
 
 /// The path that finds `path` from `dir`, if it lies in there.
-pub(super) fn inside(path: &Path, dir: &Path) -> Option<PathBuf> {
+pub(crate) fn inside(path: &Path, dir: &Path) -> Option<PathBuf> {
     let (path, dir) =
         real_path(path).zip(dir.canonicalize().ok()).unwrap_or_else(|| (path.into(), dir.into()));
     path.strip_prefix(dir).ok().map(Path::to_path_buf)
@@ -62,7 +62,7 @@ pub(crate) fn leads_out(path: &Path, dir: &Path) -> bool {
 }
 
 /// Whether a path leads into the folder where a repair writes, or into the one where it keeps what was damaged.
-pub(super) fn is_under_a_repairs(path: &Path, dir: &Path) -> bool {
+pub(crate) fn is_under_a_repairs(path: &Path, dir: &Path) -> bool {
     leads_into(path, dir, manifest::is_of_repair)
 }
 

@@ -9,6 +9,7 @@ use terrace_base::{Error, Result};
 
 use super::guard::{inside, real_path};
 use super::{MEDIA, POOL_NAME};
+use crate::env::PmSpace;
 use crate::manifest::Identity;
 use crate::options::{PoolChoice, lasting};
 
@@ -39,6 +40,17 @@ pub(super) fn record_path(identity: &mut Identity, dir: &Path, path: &Path) -> R
         None => identity.options.remove(PATH_INSIDE),
     };
     Ok(())
+}
+
+/// Gives what lies in the place of a pool a name beside it, with `.lost` behind its own.
+pub(crate) fn keep_beside(pm: &dyn PmSpace, place: &Path) -> Result<()> {
+    let name = place.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut names = std::iter::once(format!("{name}.lost")).chain((2..).map(|n| format!("{name}.lost.{n}")));
+    let free = names.find_map(|name| {
+        let path = place.with_file_name(name);
+        pm.exists(&path).map(|is_there| (!is_there).then_some(path)).transpose()
+    });
+    free.map_or(Ok(()), |free| pm.rename(place, &free?))
 }
 
 /// Has the identity name no pool.

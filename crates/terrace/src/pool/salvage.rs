@@ -1,23 +1,25 @@
 //! How a repair treats the pool's place.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_pmem::{MediaRequest, Pool, PoolOptions, Profile};
 
-use super::{POOL_NAME, anothers, is_anothers, is_own_place, is_unusable, recorded_path};
+use super::{POOL_NAME, anothers, is_anothers, is_own_place, is_unusable, owner_in, recorded_path};
 use crate::core::Core;
 use crate::env::Env;
 use crate::manifest::{Identity, Manifest};
 
 /// The database whose pool is sought.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Sought<'a> {
     pub identity: &'a Identity,
     /// Something other than the pool says which database this is.
     pub is_known: bool,
     /// A manifest records what the pool was created on.
     pub is_recorded: bool,
+    /// Where a manifest says that its pool lies, if it is to say something else from now on.
+    pub left_place: Option<PathBuf>,
 }
 
 /// Opens the pool in its place for a repair, which will replace it if it is unusable: that is the inner
@@ -29,7 +31,7 @@ pub(crate) fn open_to_repair(
     options: &PoolOptions,
     sought: Sought<'_>,
 ) -> Result<Result<Pool>> {
-    let Sought { identity, is_known, is_recorded } = sought;
+    let Sought { identity, is_known, is_recorded, left_place } = sought;
     let elsewhere = !is_own_place(path, &core.dir);
     if is_known && is_anothers_at(core, path, options, identity).unwrap_or(false) {
         return match elsewhere {
@@ -40,7 +42,8 @@ pub(crate) fn open_to_repair(
             false => Ok(Err(anothers(path))),
         };
     }
-    let known = recorded_path(identity, &core.dir).unwrap_or_else(|| core.dir.join(POOL_NAME));
+    let recorded = left_place.or_else(|| recorded_path(identity, &core.dir));
+    let known = recorded.unwrap_or_else(|| core.dir.join(POOL_NAME));
     let is_in_its_place = known == path || core.env.pm.home(&known).as_deref() == Some(path);
     match core.env.pm.open(path, options) {
         // An emulated pool looks like one on the wrong medium, whichever file names its owner.
@@ -69,31 +72,57 @@ pub(crate) fn admit_replacing(
     if is_own_place(path, &core.dir) {
         return if is_anothers_at(core, path, options, identity)? { Err(anothers(path)) } else { Ok(()) };
     }
-    open_to_repair(core, path, options, Sought { identity, is_known: true, is_recorded: true }).map(drop)
+    open_to_repair(
+        core,
+        path,
+        options,
+        Sought { identity, is_known: true, is_recorded: true, left_place: None },
+    )
+    .map(drop)
 }
 
-/// Whether the pool `path` names another database than that in `dir` as its owner, as far as that one can be known.
+/// Whether the pool `path` names another database than that in `dir` as its owner, as far as that one is known.
 ///
 /// # Errors
 ///
 /// `Locked` if it is in use.
 pub(crate) fn is_another_databases(env: &Env, dir: &Path, path: &Path) -> Result<bool> {
-    let Some(salvaged) =
-        Manifest::salvage(&*env.fs, dir)?.filter(|_| matches!(env.pm.exists(path), Ok(true)))
-    else {
-        return Ok(false);
-    };
-    let looking = |media| PoolOptions { media, salvage: true, prefault: false, ..PoolOptions::default() };
-    let media = [MediaRequest::Auto, MediaRequest::Emulated(Profile::DRAM)];
-    for media in media {
-        match env.pm.open(path, &looking(media)) {
-            Ok(pool) => return Ok(is_anothers(&pool, &salvaged.state.identity)),
+    let Some(salvaged) = Manifest::salvage(&*env.fs, dir)? else { return Ok(false) };
+    Ok(looked_at(env, path)?.is_some_and(|pool| is_anothers(&pool, &salvaged.state.identity)))
+}
+
+/// Whether the pool in the place of a repair's new one is that of a repair of the database in `dir`; `None`: it may be.
+/// A new pool gets its name once it is whole, and its owner after that.
+///
+/// # Errors
+///
+/// `Locked` if it is in use.
+pub(crate) fn whose_new_pool(env: &Env, dir: &Path, path: &Path) -> Result<Option<bool>> {
+    if matches!(env.pm.exists(path), Ok(false)) {
+        return Ok(Some(true));
+    }
+    let salvaged = Manifest::salvage(&*env.fs, dir)?;
+    Ok(match (looked_at(env, path)?, salvaged) {
+        (Some(pool), Some(known)) => Some(!is_anothers(&pool, &known.state.identity)),
+        (Some(pool), None) if owner_in(&pool).is_none() => Some(true),
+        _ => None,
+    })
+}
+
+/// The pool `path` as it is, if it is one; no session begins.
+fn looked_at(env: &Env, path: &Path) -> Result<Option<Pool>> {
+    if !matches!(env.pm.exists(path), Ok(true)) {
+        return Ok(None);
+    }
+    for media in [MediaRequest::Auto, MediaRequest::Emulated(Profile::DRAM)] {
+        let looking = PoolOptions { media, salvage: true, prefault: false, ..PoolOptions::default() };
+        match env.pm.open(path, &looking) {
+            Ok(pool) => return Ok(Some(pool)),
             Err(e) if e.kind() == ErrorKind::Locked => return Err(e),
-            // What is not whole was being made.
             Err(_) => {}
         }
     }
-    Ok(false)
+    Ok(None)
 }
 
 /// Whether the pool in this place names another database as its owner. Opening to salvage begins no session: such a

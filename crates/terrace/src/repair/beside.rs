@@ -25,7 +25,7 @@ use super::pools::{BesidePm, pool_beside};
 use super::stop::Stop;
 use crate::env::Env;
 use crate::manifest::REPAIR_FOLDER;
-use crate::pool::{self, leads_out, real_path};
+use crate::pool::{self, inside, real_path};
 
 /// The folder where a repair writes its files.
 pub(super) fn folder(dir: &Path) -> PathBuf {
@@ -78,10 +78,7 @@ fn is_for_others(error: Error, folder: &Path) -> Error {
 
 /// The path that finds `path` from `dir`: relative if it lies in `dir`, and so in copies of it, else absolute.
 pub(super) fn name_from(dir: &Path, path: PathBuf) -> Result<PathBuf> {
-    match path.strip_prefix(dir) {
-        Ok(inside) if !leads_out(&path, dir) => Ok(inside.to_path_buf()),
-        _ => absolute(&path),
-    }
+    inside(&path, dir).map_or_else(|| absolute(&path), Ok)
 }
 
 fn absolute(path: &Path) -> Result<PathBuf> {
@@ -102,8 +99,10 @@ pub(super) fn discard(env: &Env, dir: &Path) -> Result<()> {
                 folder.display()
             )));
         }
-        if !pool::is_another_databases(env, dir, &pool)? {
-            env.pm.remove(&pool)?;
+        match pool::whose_new_pool(env, dir, &pool)? {
+            Some(true) => env.pm.remove(&pool)?,
+            Some(false) => {}
+            None => pool::keep_or_remove(env, &pool)?,
         }
         // A power cut must not bring it back without the note that claims it.
         fs.sync_dir(pool.parent().unwrap_or(dir))?;

@@ -330,10 +330,11 @@ fn names_another_place(env: &Env, dir: &Path, options: &Options) -> Result<bool>
 /// would give up what it holds.
 fn refuse_wrong_place(env: &Env, dir: &Path, options: &Options, place: &Path) -> Result<()> {
     pool::refuse_place_of_another_file(place, dir)?;
-    if pool::is_in_folder_of_repair(place, dir) {
+    let is_elsewhere = names_another_place(env, dir, options)?;
+    if pool::is_in_folder_of_repair(place, dir) || is_elsewhere && pool::is_under_a_repairs(place, dir) {
         return Err(Error::invalid(format!("{} lies where a repair keeps its files", place.display())));
     }
-    if env.pm.exists(place)? {
+    if env.pm.exists(place)? && !is_elsewhere {
         return Ok(());
     }
     let is_asked = options.pool.path().is_some();
@@ -355,9 +356,9 @@ fn refuse_wrong_place(env: &Env, dir: &Path, options: &Options, place: &Path) ->
         pool::recorded_path(&salvaged.state.identity, dir).unwrap_or_else(|| dir.join(pool::POOL_NAME));
     match is_asked && env.pm.exists(&known)? && !pool::is_another_databases(env, dir, &known)? {
         true => Err(Error::invalid(format!(
-            "there is no pool in {}, and the database's lies in {}: name that, or move it away to go on without it",
-            place.display(),
-            known.display()
+            "the database's pool lies in {}: name that, or move it away to go on with {}",
+            known.display(),
+            place.display()
         ))),
         false => Ok(()),
     }

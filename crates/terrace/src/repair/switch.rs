@@ -18,7 +18,7 @@ use super::journal::{Journal, PoolMove};
 use super::pools::{PoolNow, pool_beside};
 use crate::env::{Env, PmSpace};
 use crate::manifest::{self, FileName, LOST_FOLDER, Manifest, REPAIR_RECORD, REPAIR_RECORD_TEMP};
-use crate::pool::is_directly_in;
+use crate::pool::{self, is_directly_in};
 use crate::salvage::Salvage;
 
 /// The name of the list of the files there, with reasons.
@@ -340,13 +340,7 @@ fn set_aside(pm: &dyn PmSpace, place: &Path, aside: &Path) -> Result<()> {
         Err(Error::Io { cause, .. }) if cause.kind() == ErrorKind::CrossesDevices => {}
         renamed => return renamed,
     }
-    let name = place.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let mut names = std::iter::once(format!("{name}.lost")).chain((2..).map(|n| format!("{name}.lost.{n}")));
-    let free = names.find_map(|name| {
-        let path = place.with_file_name(name);
-        pm.exists(&path).map(|is_there| (!is_there).then_some(path)).transpose()
-    });
-    free.map_or(Ok(()), |free| pm.rename(place, &free?))
+    pool::keep_beside(pm, place)
 }
 
 /// Removes what an unfinished repair has written.

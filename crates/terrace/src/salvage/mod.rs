@@ -75,6 +75,8 @@ pub(crate) struct Salvage {
     is_known: bool,
     /// Whether a manifest records what the database was created with.
     is_recorded: bool,
+    /// Where the manifest says that the pool lies, if it is to say something else.
+    left_place: Option<PathBuf>,
     /// The owner of the tables that the manifest does not mention.
     owner: Option<Owner>,
     /// The existing tables by the numbers stored in them, each with the origin it names.
@@ -104,6 +106,7 @@ impl Salvage {
             pool_aside: None,
             is_known: false,
             is_recorded: false,
+            left_place: None,
             owner,
             tables: BTreeMap::new(),
         }
@@ -147,7 +150,8 @@ impl Salvage {
 
     /// The pool to look for: that of the database `identity`, with how much of it is known.
     pub fn sought<'a>(&self, identity: &'a Identity) -> pool::Sought<'a> {
-        pool::Sought { identity, is_known: self.is_known, is_recorded: self.is_recorded }
+        let (is_known, is_recorded) = (self.is_known, self.is_recorded);
+        pool::Sought { identity, is_known, is_recorded, left_place: self.left_place.clone() }
     }
 
     /// The pool, as it is, for what an engine keeps in it beside logs; the logs have been read before, and
@@ -182,7 +186,9 @@ impl Salvage {
                 owner.map_or_else(|| new.clone(), |owner| new.clone().with_owner(owner.bytes()))
             }
         };
+        let recorded = pool::recorded_path(&identity, &self.core.dir);
         if pool::record_place(&mut identity, &self.core.dir, &self.core.options.pool)? {
+            self.left_place = Some(recorded.unwrap_or_else(|| self.core.dir.join(pool::POOL_NAME)));
             let place = self.core.options.pool.path().unwrap_or(&self.core.dir);
             self.report.actions.push(format!("recorded that the pool lies in {}", place.display()));
         }

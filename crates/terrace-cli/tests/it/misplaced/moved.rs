@@ -160,3 +160,44 @@ fn no_pool_lies_in_the_folder_of_a_repair() {
         assert_eq!(count(&bed.db), KEYS as usize, "{engine}");
     }
 }
+
+/// A pool with something in it is no leftover because its roots are gone: a creation gives it another name at most.
+#[test]
+fn a_full_pool_without_roots_is_kept_by_a_creation() {
+    for engine in ["turbo", "sptree", "split"] {
+        let bed = Bed::new();
+        let (place, other) = (bed.path("p"), bed.path("other"));
+        make(&bed, &other, engine, &emulated(&place));
+        let mut bytes = std::fs::read(&place).unwrap();
+        bytes[3 * 4096..4 * 4096].fill(0);
+        std::fs::write(&place, &bytes).unwrap();
+        bed.run("put", &["k", "v", "--engine", engine, "--pool", &emulated(&place)]);
+        let kept = [place.clone(), bed.path("p.lost")];
+        assert!(kept.iter().any(|path| std::fs::read(path).is_ok_and(|found| found == bytes)), "{engine}");
+    }
+}
+
+/// A repair uses no copy of the pool while the pool itself is there.
+#[test]
+fn a_repair_uses_no_copy_beside_the_pool_itself() {
+    for engine in engines::names() {
+        let bed = Bed::new();
+        let (place, copied) = (bed.path("p"), bed.path("copy"));
+        make(&bed, &bed.db, engine, &emulated(&place));
+        copy(&place, &copied);
+        let repaired = bed.run("repair", &["--pool", &emulated(&copied)]);
+        repaired.fails(2, &["the database's pool lies in", "move it away"]);
+        assert_eq!(count(&bed.db), KEYS as usize, "{engine}");
+    }
+}
+
+/// No pool has the name of a database's file: where a database lies, that would take it for its own.
+#[test]
+fn no_pool_is_called_like_a_databases_file() {
+    let bed = Bed::new();
+    for name in ["CURRENT.tmp", "MANIFEST-000009", "000001.sst", "000009.log", "REPAIR.tmp", "lost"] {
+        let put = bed.run("put", &["k", "v", "--engine", "turbo", "--pool", &emulated(&bed.path(name))]);
+        put.fails(2, &["the name of a database's file"]);
+        assert!(!bed.path(name).exists(), "{name}");
+    }
+}

@@ -52,7 +52,7 @@ pub(crate) fn repair<E: PmEngine>(mut base: Salvage) -> Result<Salvage> {
     let options = pool::pool_options(&core, media);
     let owner = base.sought(&identity);
     let opened = match core.env.pm.exists(&path)? {
-        true => pool::open_to_repair(&core, &path, &options, owner)?,
+        true => pool::open_to_repair(&core, &path, &options, owner.clone())?,
         false => Err(Error::corruption(&path, 0, "the database's pool", "no such file")),
     };
     let opened = opened.and_then(refuse_torn);

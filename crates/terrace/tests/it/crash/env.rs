@@ -153,7 +153,7 @@ impl PmSpace for WorldPm {
         }
         fs.remove(path)?;
         // A name that came back would stand for the next pool on the one medium, and not for the old one.
-        if path.starts_with(DIR) { Ok(()) } else { fs.sync_dir(path.parent().unwrap_or(Path::new("/"))) }
+        fs.sync_dir(path.parent().unwrap_or(Path::new("/")))
     }
 }
 
