@@ -356,9 +356,10 @@ fn refuse_wrong_place(env: &Env, dir: &Path, options: &Options, place: &Path) ->
         pool::recorded_path(&salvaged.state.identity, dir).unwrap_or_else(|| dir.join(pool::POOL_NAME));
     match is_asked && env.pm.exists(&known)? && !pool::is_another_databases(env, dir, &known)? {
         true => Err(Error::invalid(format!(
-            "the database's pool lies in {}: name that, or move it away to go on with {}",
-            known.display(),
-            place.display()
+            "there is {} pool in {}, and the database's lies in {}: name that, or move it away to go on without it",
+            if env.pm.exists(place)? { "a" } else { "no" },
+            place.display(),
+            known.display()
         ))),
         false => Ok(()),
     }
