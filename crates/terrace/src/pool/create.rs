@@ -45,8 +45,12 @@ pub(crate) fn fresh(core: &Core, identity: &Identity, roots: &[&str]) -> Result<
     core.env.pm.create(&path, &options)
 }
 
-/// Frees the place of a pool that may hold something, though it cannot be told whose; it is kept where that is possible.
+/// Frees the place of a pool that may hold something, though it cannot be told whose. It is kept, but on a device, beside
+/// which nothing can lie.
 pub(crate) fn keep_or_remove(env: &Env, path: &Path) -> Result<()> {
+    if env.pm.is_device(path) {
+        return env.pm.remove(path);
+    }
     match keep_beside(&*env.pm, path) {
         Err(Error::Io { cause, .. }) if cause.kind() == std::io::ErrorKind::Unsupported => {
             env.pm.remove(path)
@@ -71,15 +75,16 @@ pub(crate) fn remove_leftover(core: &Core, identity: &Identity, roots: &[&str]) 
     }
 }
 
-/// Whether a pool is left from a creation that was cut short: nobody's or this database's, and empty.
+/// Whether a creation that was cut short has left a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Leftover {
     Certain,
-    /// Its roots may be damaged.
+    /// Something is in it, and its roots, which may be damaged, do not say what.
     Perhaps,
     No,
 }
 
+/// Whether a pool is left from a creation that was cut short: nobody's or this database's, and not begun to be used.
 fn is_leftover(
     core: &Core,
     path: &Path,
