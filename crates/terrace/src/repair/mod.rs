@@ -320,8 +320,12 @@ fn place_of_pool(env: &Env, dir: &Path, options: &Options) -> Result<PathBuf> {
         .ok_or_else(|| Error::invalid(format!("{} is {}", place.display(), pool::LEADS_NOWHERE)))
 }
 
-/// Whether the pool's place is requested to be another than the manifest names. It is recorded then.
+/// Whether the pool's place is requested to be another than the manifest names. It is recorded then, but for a device: a
+/// repair could not write beside it.
 fn names_another_place(env: &Env, dir: &Path, options: &Options) -> Result<bool> {
+    if options.pool.path().is_some_and(|path| env.pm.is_device(path)) {
+        return Ok(false);
+    }
     let Some(mut salvaged) = Manifest::salvage(&*env.fs, dir)? else { return Ok(false) };
     pool::record_place(&mut salvaged.state.identity, dir, &options.pool)
 }
