@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_pmem::{MediaRequest, Pool, PoolOptions, Profile};
 
-use super::{POOL_NAME, anothers, is_anothers, is_own_place, is_unusable, owner_in, recorded_path};
+use super::{POOL_NAME, anothers, is_anothers, is_own_place, is_unusable, recorded_path};
 use crate::core::Core;
 use crate::env::Env;
 use crate::manifest::{Identity, Manifest};
@@ -104,8 +104,9 @@ pub(crate) fn whose_new_pool(env: &Env, dir: &Path, path: &Path) -> Result<Optio
     let salvaged = Manifest::salvage(&*env.fs, dir)?;
     Ok(match (looked_at(env, path)?, salvaged) {
         (Some(pool), Some(known)) => Some(!is_anothers(&pool, &known.state.identity)),
-        (Some(pool), None) if owner_in(&pool).is_none() => Some(true),
-        _ => None,
+        // Nothing but the note says whose it is.
+        (Some(_), None) => Some(true),
+        (None, _) => None,
     })
 }
 
