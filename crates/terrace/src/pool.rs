@@ -29,6 +29,7 @@ use terrace_pmem::{Granularity, Known, MediaRequest, Opened, Pool, PoolOptions, 
 
 use crate::core::Core;
 use crate::manifest::{Identity, KnownPool, Manifest};
+pub(crate) use crate::options::POOL_NAME;
 use crate::options::{EngineKind, Options, PoolChoice};
 use crate::stats::Stats;
 
@@ -41,11 +42,11 @@ pub(crate) use beyond::{Beyond, beyond_logs};
 pub(crate) use create::{fresh, keep_or_remove, remove_leftover};
 pub(crate) use debt::{is_reclaim_due, may_reclaim, pay_before_check, reclaim};
 pub(crate) use guard::{
-    inside, is_directly_in, is_in_folder_of_repair, is_under_a_repairs, leads_out, real_path,
-    refuse_headless, refuse_place_of_another_file, refuse_used,
+    inside, is_directly_in, is_in_folder_of_repair, is_under_a_repairs, real_path, refuse_headless,
+    refuse_place_of_another_file, refuse_used,
 };
 pub(crate) use place::{forget_place, keep_beside, record_place, recorded_path};
-pub(crate) use salvage::{Sought, is_another_databases, open_to_repair, whose_new_pool};
+pub(crate) use salvage::{Sought, is_another_databases, look_at, open_to_repair, whose_new_pool};
 
 /// The identity's name for the pool's medium.
 pub(crate) const MEDIA: &str = "pool.media";
@@ -55,9 +56,6 @@ const PAGE: &str = "page";
 
 /// The value of [`MEDIA`] for persistent memory, real or emulated.
 pub(crate) const MEMORY: &str = "memory";
-
-/// The name of the pool in the database's directory, unless it lies elsewhere.
-pub(crate) const POOL_NAME: &str = "pool";
 
 /// Describes a link in the pool's place whose target does not exist.
 pub(crate) const LEADS_NOWHERE: &str = "a link that leads nowhere: the medium with the pool may not be there; where it is gone for good, remove the link";
@@ -197,7 +195,7 @@ fn damaged(path: &Path, error: Error) -> Error {
 /// Whether something lies in the pool's place. If the user has not named the place, it is no error that no
 /// pool can lie there.
 fn is_there(core: &Core, path: &Path) -> Result<bool> {
-    let is_named = !matches!(core.options.pool, PoolChoice::Auto | PoolChoice::Emulated { path: None, .. });
+    let is_named = core.options.pool.path().is_some();
     match core.env.pm.exists(path) {
         Err(Error::InvalidArgument(why)) if !is_named => {
             Err(Error::io(path, "open", std::io::Error::new(std::io::ErrorKind::InvalidInput, why)))

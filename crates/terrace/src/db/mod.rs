@@ -212,10 +212,11 @@ impl Db {
         Ok(db)
     }
 
-    /// Recovers everything of a damaged database that is not itself damaged, and reports what is lost. A
-    /// healthy database is left as it is. What was damaged is kept in the folder `lost` of its directory, and a
-    /// pool that lies elsewhere beside its place. All or nothing of the repair has happened, whenever it is killed; it
-    /// needs room for what it writes beside the existing files.
+    /// Recovers everything of a damaged database that is not itself damaged, and reports what is lost. A healthy
+    /// database is left as it is, but for its record of the pool's place: a path in `options` is recorded. What was
+    /// damaged is kept in the folder `lost` of its directory, and a pool that lies elsewhere beside its place. All
+    /// or nothing of the repair has happened, whenever it is killed; it needs room for what it writes beside the
+    /// existing files.
     ///
     /// # Errors
     ///

@@ -40,7 +40,7 @@ pub use self::lab::{LabOptions, LabTrees};
 pub use self::list::OptionInfo;
 pub use self::lsm::{LogPlace, LsmOptions};
 pub use self::pool::PoolChoice;
-pub(crate) use self::pool::lasting;
+pub(crate) use self::pool::{POOL_NAME, lasting};
 use self::settings::{EngineOptions, KIB, MIB, Setting, Slot, TIB};
 pub use self::slm::SlmOptions;
 pub use self::split::SplitOptions;

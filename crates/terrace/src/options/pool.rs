@@ -4,7 +4,10 @@ use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use terrace_base::{Error, Result};
-use terrace_pmem::Profile;
+use terrace_pmem::{MediaRequest, Profile};
+
+/// The name of the pool in the database's directory, unless it lies elsewhere.
+pub(crate) const POOL_NAME: &str = "pool";
 
 /// The forms of a pool as text, in words that follow "must be".
 pub(super) const POOLS: &str = "auto, a path or emulated:PROFILE[@PATH]";
@@ -63,6 +66,19 @@ impl PoolChoice {
         match self {
             PoolChoice::Path(path) | PoolChoice::Emulated { path: Some(path), .. } => Some(path),
             PoolChoice::Auto | PoolChoice::Emulated { path: None, .. } => None,
+        }
+    }
+
+    /// Where the pool lies of a database in `dir`, unless its manifest names another place.
+    pub(crate) fn path_from(&self, dir: &Path) -> PathBuf {
+        self.path().map_or_else(|| dir.join(POOL_NAME), Path::to_path_buf)
+    }
+
+    /// The medium that is asked for.
+    pub(crate) fn media(&self) -> MediaRequest {
+        match self {
+            PoolChoice::Auto | PoolChoice::Path(_) => MediaRequest::Auto,
+            PoolChoice::Emulated { profile, .. } => MediaRequest::Emulated(*profile),
         }
     }
 

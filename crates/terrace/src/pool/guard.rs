@@ -4,12 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use terrace_base::{Error, Result};
-use terrace_pmem::{MediaRequest, Opened, Pool, PoolOptions};
+use terrace_pmem::{Opened, Pool, PoolOptions};
 
-use super::{POOL_NAME, is_anothers, is_unusable, owner_in, pool_options, request};
+use super::{POOL_NAME, is_anothers, is_unusable, look_at, owner_in, pool_options, request};
 use crate::core::Core;
 use crate::manifest::{self, FileName, Identity, REPAIR_FOLDER};
-use crate::options::PoolChoice;
 
 /// An error if `path`, a pool's place, is that of a file in the database's directory that is no pool.
 pub(crate) fn refuse_place_of_another_file(path: &Path, dir: &Path) -> Result<()> {
@@ -55,12 +54,6 @@ pub(crate) fn inside(path: &Path, dir: &Path) -> Option<PathBuf> {
     path.strip_prefix(dir).ok().map(Path::to_path_buf)
 }
 
-/// Whether a path that begins with `dir` leads out of it, by a link.
-pub(crate) fn leads_out(path: &Path, dir: &Path) -> bool {
-    let real = real_path(path).zip(dir.canonicalize().ok());
-    real.is_some_and(|(path, dir)| !path.starts_with(dir))
-}
-
 /// Whether a path leads into the folder where a repair writes, or into the one where it keeps what was damaged.
 pub(crate) fn is_under_a_repairs(path: &Path, dir: &Path) -> bool {
     leads_into(path, dir, manifest::is_of_repair)
@@ -84,18 +77,15 @@ fn leads_into(path: &Path, dir: &Path, is_such: impl Fn(&Path) -> bool) -> bool 
 /// An error if the pool in the directory shows that a database lies there whose pointer to its manifest is
 /// missing. A creation gives a pool its owner only once there is such a pointer, durably.
 pub(crate) fn refuse_headless(core: &Core) -> Result<()> {
-    let media = match &core.options.pool {
-        PoolChoice::Auto => MediaRequest::Auto,
-        PoolChoice::Emulated { path: None, profile } => MediaRequest::Emulated(*profile),
+    if core.options.pool.path().is_some() {
         // A creation refuses what lies there (`fresh`).
-        PoolChoice::Path(_) | PoolChoice::Emulated { path: Some(_), .. } => return Ok(()),
-    };
+        return Ok(());
+    }
     let path = core.dir.join(POOL_NAME);
     if manifest::locate(core.fs(), &core.dir)?.is_some() || !matches!(core.env.pm.exists(&path), Ok(true)) {
         return Ok(());
     }
-    let wanted = PoolOptions { media, salvage: true, prefault: false, ..PoolOptions::default() };
-    let pool = match core.env.pm.open(&path, &wanted) {
+    let pool = match look_at(&core.env, &path, core.options.pool.media()) {
         Err(e) if is_unusable(&e) && !e.is_of_another_version() => return Ok(()),
         pool => pool?,
     };

@@ -110,14 +110,18 @@ pub(crate) fn whose_new_pool(env: &Env, dir: &Path, path: &Path) -> Result<Optio
     })
 }
 
-/// The pool `path` as it is, if it is one; no session begins.
+/// Opens the pool `path` to look at it: it stays as its owner left it, and no session begins. It is locked meanwhile.
+pub(crate) fn look_at(env: &Env, path: &Path, media: MediaRequest) -> Result<Pool> {
+    env.pm.open(path, &PoolOptions { media, salvage: true, prefault: false, ..PoolOptions::default() })
+}
+
+/// The pool `path` as it is, if it is one, on whatever medium it was made.
 fn looked_at(env: &Env, path: &Path) -> Result<Option<Pool>> {
     if !matches!(env.pm.exists(path), Ok(true)) {
         return Ok(None);
     }
     for media in [MediaRequest::Auto, MediaRequest::Emulated(Profile::DRAM)] {
-        let looking = PoolOptions { media, salvage: true, prefault: false, ..PoolOptions::default() };
-        match env.pm.open(path, &looking) {
+        match look_at(env, path, media) {
             Ok(pool) => return Ok(Some(pool)),
             Err(e) if e.kind() == ErrorKind::Locked => return Err(e),
             Err(_) => {}

@@ -8,12 +8,11 @@ use std::path::Path;
 
 use terrace_base::{Error, Result};
 use terrace_log::{LogReader, Origin};
-use terrace_pmem::{MediaRequest, PoolOptions};
 use terrace_table::Table;
 
 use crate::env::Env;
 use crate::manifest::{FileName, Manifest};
-use crate::options::{EngineKind, Options, PoolChoice};
+use crate::options::{EngineKind, Options};
 use crate::pool;
 use crate::salvage::Owner;
 
@@ -126,18 +125,11 @@ impl Evidence {
 
 /// The owner according to the pool, which is looked at as it is.
 fn owner_of_pool(env: &Env, dir: &Path, options: &Options) -> Result<Option<(EngineKind, u64)>> {
-    let (path, media) = match &options.pool {
-        PoolChoice::Auto => (dir.join("pool"), MediaRequest::Auto),
-        PoolChoice::Path(path) => (path.clone(), MediaRequest::Auto),
-        PoolChoice::Emulated { path, profile } => {
-            (path.clone().unwrap_or_else(|| dir.join("pool")), MediaRequest::Emulated(*profile))
-        }
-    };
+    let path = options.pool.path_from(dir);
     if !env.pm.exists(&path)? {
         return Ok(None);
     }
-    let wanted = PoolOptions { media, salvage: true, prefault: false, ..PoolOptions::default() };
-    match env.pm.open(&path, &wanted) {
+    match pool::look_at(env, &path, options.pool.media()) {
         Ok(pool) => Ok(pool::owner_in(&pool)),
         Err(e @ Error::Locked { .. }) => Err(e),
         // The repair deals with whatever is wrong with it.

@@ -74,9 +74,10 @@ pub(crate) fn run(env: &Env, dir: &Path, options: Options, asked: RepairOptions)
     let Verdict { engine, owner } = Evidence::gather(env, dir, &options)?.judge(dir, asked.engine)?;
     let options = Options { engine, create_if_missing: false, read_only: false, ..options };
     let place = place_of_pool(env, dir, &options)?;
-    refuse_wrong_place(env, dir, &options, &place)?;
+    let is_moved = names_another_place(env, dir, &options)?;
+    refuse_wrong_place(env, dir, &options, (&place, is_moved))?;
     switch::discard(env, dir)?;
-    let outcome = mend(env, dir, &options, (owner, asked), &place);
+    let outcome = mend(env, dir, &options, (owner, asked), (&place, is_moved));
     // After the last step there is nothing to discard.
     let discarded = switch::discard(env, dir);
     let done = outcome?;
@@ -94,12 +95,10 @@ fn mend(
     dir: &Path,
     options: &Options,
     (owner, asked): (Option<Owner>, RepairOptions),
-    place: &Path,
+    (place, is_moved): (&Path, bool),
 ) -> Result<RepairReport> {
     let is_sound = || sound_as_it_is(env, dir, options, (asked.stop, place));
-    if !names_another_place(env, dir, options)?
-        && let Some(keys) = is_sound()?
-    {
+    if let Some(keys) = if is_moved { None } else { is_sound()? } {
         let actions = vec!["everything is sound: nothing had to be done".to_string()];
         let doubts = earlier_losses(&*env.fs, dir)?;
         return Ok(RepairReport { keys, actions, doubts, ..RepairReport::default() });
@@ -332,13 +331,17 @@ fn names_another_place(env: &Env, dir: &Path, options: &Options) -> Result<bool>
 
 /// An error where no pool lies in `place` and the database's pool lies elsewhere, or may: a repair without it
 /// would give up what it holds.
-fn refuse_wrong_place(env: &Env, dir: &Path, options: &Options, place: &Path) -> Result<()> {
+fn refuse_wrong_place(
+    env: &Env,
+    dir: &Path,
+    options: &Options,
+    (place, is_moved): (&Path, bool),
+) -> Result<()> {
     pool::refuse_place_of_another_file(place, dir)?;
-    let is_elsewhere = names_another_place(env, dir, options)?;
-    if pool::is_in_folder_of_repair(place, dir) || is_elsewhere && pool::is_under_a_repairs(place, dir) {
+    if pool::is_in_folder_of_repair(place, dir) || is_moved && pool::is_under_a_repairs(place, dir) {
         return Err(Error::invalid(format!("{} lies where a repair keeps its files", place.display())));
     }
-    if env.pm.exists(place)? && !is_elsewhere {
+    if env.pm.exists(place)? && !is_moved {
         return Ok(());
     }
     let is_asked = options.pool.path().is_some();

@@ -14,7 +14,7 @@ use terrace_disk::{Access, Fs};
 
 use super::pools::POOL_SUFFIX;
 use super::sealed::{Sort, path_of, put_path, some_path};
-use crate::pool::leads_out;
+use crate::pool::inside;
 
 /// The note's name.
 pub(super) const NAME: &str = "NOTE";
@@ -80,7 +80,7 @@ impl Note {
         let real = |dir: &Path| dir.canonicalize().or_else(|_| std::path::absolute(dir));
         let is_here = real(&self.dir).ok().zip(real(dir).ok()).is_some_and(|(noted, dir)| noted == dir);
         // A copy of a link leads to the original's.
-        let was_copied = |pool: &Path| pool.is_relative() && !leads_out(&dir.join(pool), dir);
+        let was_copied = |pool: &Path| pool.is_relative() && inside(&dir.join(pool), dir).is_some();
         self.pool.as_deref().filter(|pool| is_here || was_copied(pool))
     }
 }

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use terrace_base::{Error, ErrorKind, Result};
 use terrace_disk::{Access, Fs, ReadFile};
-use terrace_pmem::{MediaRequest, PoolOptions};
 
 use crate::env::Env;
 use crate::manifest::{self, FileName};
 use crate::options::PoolChoice;
+use crate::pool;
 
 /// First bytes of Terrace's files: tables, manifests and logs, pools.
 const OURS: [&[u8]; 3] = [b"TERRTBL\n", b"TERRALOG", b"TERRPOOL"];
@@ -105,17 +105,11 @@ pub(crate) fn admit_repair(env: &Env, dir: &Path, pool: &PoolChoice) -> Result<(
 
 /// Whether a pool lies where the options say.
 fn has_pool(env: &Env, dir: &Path, choice: &PoolChoice) -> Result<bool> {
-    let (path, media) = match choice {
-        PoolChoice::Auto => (None, MediaRequest::Auto),
-        PoolChoice::Path(path) => (Some(path), MediaRequest::Auto),
-        PoolChoice::Emulated { path, profile } => (path.as_ref(), MediaRequest::Emulated(*profile)),
-    };
-    let path = path.cloned().unwrap_or_else(|| dir.join("pool"));
+    let path = choice.path_from(dir);
     if !env.pm.exists(&path)? {
         return Ok(false);
     }
-    let options = PoolOptions { media, salvage: true, prefault: false, ..PoolOptions::default() };
-    match env.pm.open(&path, &options) {
+    match pool::look_at(env, &path, choice.media()) {
         Err(e @ Error::Locked { .. }) => Err(e),
         // A pool of another version is one, too.
         Err(e) => Ok(e.is_of_another_version() || e.kind() == ErrorKind::Corruption),

@@ -14,7 +14,7 @@ use crate::support::{self, Bed, Run};
 
 pub use records::{identity, record};
 
-use records::sealed;
+use records::{note, sealed};
 
 /// Keys of a small database.
 const KEYS: u32 = 300;
@@ -160,8 +160,6 @@ fn a_note_of_another_place_costs_no_pool() {
     make(&bed, &one, "turbo", "emulated:dram");
     make(&bed, &other, "turbo", &emulated(&beside));
     let folder = one.join("repair");
-    let path = |path: &Path| [&[path.as_os_str().len() as u8], path.as_os_str().as_encoded_bytes()].concat();
-    let note = |dir: &Path, pool: &Path| sealed(b"TERRNOTE", 3, &[path(dir), path(pool)].concat());
     let outcomes = [
         (note(&other, &beside), 0),
         (note(&one, &other.join("CURRENT")), 2),

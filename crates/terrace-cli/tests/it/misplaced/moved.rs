@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::records::sealed;
+use super::records::note;
 use super::{KEYS, count, emulated, make, names, run};
 use crate::engines;
 use crate::support::Bed;
@@ -121,25 +121,16 @@ fn a_note_claims_no_pool_that_another_database_has_made_since() {
     let new = bed.path("p.repair");
     make(&bed, &bed.db, "slm", &emulated(&place));
     make(&bed, &other, "turbo", &emulated(&new));
-    let path = |path: &Path| [&[path.as_os_str().len() as u8], path.as_os_str().as_encoded_bytes()].concat();
     for args in [&["--dry-run"][..], &[]] {
         let _ = std::fs::create_dir(bed.db.join("repair"));
-        std::fs::write(
-            bed.db.join("repair/NOTE"),
-            sealed(b"TERRNOTE", 3, &[path(&bed.db), path(&new)].concat()),
-        )
-        .unwrap();
+        std::fs::write(bed.db.join("repair/NOTE"), note(&bed.db, &new)).unwrap();
         bed.run("repair", args);
         assert_eq!((count(&other), count(&bed.db)), (KEYS as usize, KEYS as usize), "{args:?}");
     }
     // One whose medium is gone for good says what to do.
     let gone = bed.path("gone/p.repair");
     let _ = std::fs::create_dir(bed.db.join("repair"));
-    std::fs::write(
-        bed.db.join("repair/NOTE"),
-        sealed(b"TERRNOTE", 3, &[path(&bed.db), path(&gone)].concat()),
-    )
-    .unwrap();
+    std::fs::write(bed.db.join("repair/NOTE"), note(&bed.db, &gone)).unwrap();
     bed.run::<&str>("repair", &[]).fails(2, &["cut short", "gone for good, remove"]);
     std::fs::remove_dir_all(bed.db.join("repair")).unwrap();
     assert_eq!(bed.run::<&str>("repair", &[]).code, 0);

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::records::sealed;
+use super::records::note;
 use super::{KEYS, count, emulated, flush, make, names, run, spoil_superblocks};
 use crate::engines;
 use crate::support::Bed;
@@ -172,10 +172,9 @@ fn a_note_counts_where_its_pool_is() {
     std::os::unix::fs::symlink("../med", bed.db.join("medium")).unwrap();
     let new = medium.join("p.repair");
     make(&bed, &bed.db, "slm", &emulated(&medium.join("p")));
-    let path = |path: &Path| [&[path.as_os_str().len() as u8], path.as_os_str().as_encoded_bytes()].concat();
     let spelt = bed.path("db/../db");
     for (dir, pool) in [(&bed.db, &new), (&bed.db, &"medium/p.repair".into()), (&spelt, &new)] {
-        let note = sealed(b"TERRNOTE", 3, &[path(dir), path(pool)].concat());
+        let note = note(dir, pool.as_path());
         std::fs::create_dir(bed.db.join("repair")).unwrap();
         std::fs::write(bed.db.join("repair/NOTE"), note).unwrap();
         std::fs::write(&new, "of a repair").unwrap();

@@ -98,6 +98,15 @@ pub fn record(database: [u8; 16], there: &[PathBuf]) -> Vec<u8> {
     sealed(b"TERREPAR", 3, &body)
 }
 
+/// The note of a repair of `dir`, with its new pool (`docs/formats/repair.md`).
+pub(super) fn note(dir: &Path, pool: &Path) -> Vec<u8> {
+    sealed(b"TERRNOTE", 3, &[path_bytes(dir), path_bytes(pool)].concat())
+}
+
+fn path_bytes(path: &Path) -> Vec<u8> {
+    [&[path.as_os_str().len() as u8], path.as_os_str().as_encoded_bytes()].concat()
+}
+
 pub(super) fn sealed(magic: &[u8; 8], version: u32, body: &[u8]) -> Vec<u8> {
     let front = [magic, &version.to_le_bytes()[..]].concat();
     // The first two versions covered their bodies alone.
