@@ -1,7 +1,7 @@
 //! Finds out which engine made a damaged database, and which database its files belong to.
 //!
-//! The manifest decides if it can be read. Otherwise the pool's owner decides, then the tables, then the
-//! logs. The caller's choice must not contradict them, and decides where nothing else does.
+//! The manifest decides if it can be read. Otherwise the pool's owner decides unless files that agree contradict it,
+//! then the tables, then the logs. The caller's choice must not contradict them, and decides where nothing else does.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,6 +37,45 @@ pub(super) struct Verdict {
     pub owner: Option<Owner>,
 }
 
+/// What the files say of the engine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Found {
+    None,
+    One(EngineKind),
+    /// The pool and the files beside it say different things, and either may be foreign.
+    Either {
+        pool: EngineKind,
+        files: EngineKind,
+    },
+}
+
+impl Found {
+    /// The engine, if `asked` decides what the files leave open and contradicts nothing.
+    fn settle(self, dir: &Path, asked: Option<EngineKind>) -> Result<EngineKind> {
+        match (self, asked) {
+            (Found::One(found), Some(asked)) if found != asked => Err(Error::invalid(format!(
+                "the database in {} belongs to engine {}, and not to {}",
+                dir.display(),
+                found.name(),
+                asked.name()
+            ))),
+            (Found::One(engine), _) | (Found::None, Some(engine)) => Ok(engine),
+            (Found::Either { pool, files }, Some(asked)) if [pool, files].contains(&asked) => Ok(asked),
+            (Found::Either { pool, files }, _) => Err(Error::invalid(format!(
+                "the pool of {} is one of engine {}, and the tables and logs there are of engine {}; name the \
+                 engine with `--engine`",
+                dir.display(),
+                pool.name(),
+                files.name()
+            ))),
+            (Found::None, None) => Err(Error::invalid(format!(
+                "nothing in {} says which engine made it; name that with `--engine`",
+                dir.display()
+            ))),
+        }
+    }
+}
+
 impl Evidence {
     /// Looks at everything in `dir`, and at the pool where `options` place it.
     pub fn gather(env: &Env, dir: &Path, options: &Options) -> Result<Evidence> {
@@ -67,33 +106,33 @@ impl Evidence {
         Ok(found)
     }
 
-    /// The engine according to the files alone.
-    fn found(&self) -> Option<EngineKind> {
-        let by_pool = self.pool.map(|(engine, _)| engine);
-        let by = |files| most(files).and_then(EngineKind::of_origin);
-        self.manifest.or(by_pool).or(by(&self.tables)).or(by(&self.logs))
+    /// The engine according to the files alone. Tables or logs that agree outvote a pool that none of them belongs to,
+    /// but not one whose engine keeps everything in it: files beside that are foreign for certain.
+    fn found(&self) -> Found {
+        if let Some(engine) = self.manifest {
+            return Found::One(engine);
+        }
+        let files = most(&self.tables).or(most(&self.logs));
+        let count = |origin| [&self.tables, &self.logs].iter().filter_map(|of| of.get(&origin)).sum::<u64>();
+        let by_files = files.and_then(EngineKind::of_origin);
+        match (self.pool, by_files) {
+            (None, Some(engine)) | (Some((engine, _)), None) => Found::One(engine),
+            (Some((engine, owner)), Some(other)) if engine != other => {
+                let is_confirmed = count(u64::from(engine.number()) << 56 | owner) > 0;
+                match files.map_or(0, count) > 1 && !is_confirmed {
+                    false => Found::One(engine),
+                    true if engine.keeps_all_in_memory() => Found::Either { pool: engine, files: other },
+                    true => Found::One(other),
+                }
+            }
+            (Some((engine, _)), Some(_)) => Found::One(engine),
+            (None, None) => Found::None,
+        }
     }
 
     /// Decides whose the database is; `asked` is the engine that the caller assumes.
     pub fn judge(&self, dir: &Path, asked: Option<EngineKind>) -> Result<Verdict> {
-        let found = self.found();
-        let engine = match (found, asked) {
-            (Some(found), Some(asked)) if found != asked => {
-                return Err(Error::invalid(format!(
-                    "the database in {} belongs to engine {}, and not to {}",
-                    dir.display(),
-                    found.name(),
-                    asked.name()
-                )));
-            }
-            (Some(engine), _) | (None, Some(engine)) => engine,
-            (None, None) => {
-                return Err(Error::invalid(format!(
-                    "nothing in {} says which engine made it; name that with `--engine`",
-                    dir.display()
-                )));
-            }
-        };
+        let engine = self.found().settle(dir, asked)?;
         Ok(Verdict { engine, owner: self.owner(engine) })
     }
 
@@ -112,13 +151,14 @@ impl Evidence {
                 1 => Owner::Told(owner),
                 _ => Owner::Disputed(owner),
             });
-        match (self.pool, by_files) {
+        let pool = self.pool.filter(|(kind, _)| *kind == engine).map(|(_, owner)| owner);
+        match (pool, by_files) {
             (None, by_files) => by_files,
-            (Some((_, pool)), Some(other)) if !files.contains_key(&pool) && files[&other.bytes()] > 1 => {
+            (Some(pool), Some(other)) if !files.contains_key(&pool) && files[&other.bytes()] > 1 => {
                 Some(other)
             }
-            (Some((_, pool)), _) if files.contains_key(&pool) => Some(Owner::Told(pool)),
-            (Some((_, pool)), _) => Some(Owner::ByPool(pool)),
+            (Some(pool), _) if files.contains_key(&pool) => Some(Owner::Told(pool)),
+            (Some(pool), _) => Some(Owner::ByPool(pool)),
         }
     }
 }
@@ -160,9 +200,26 @@ mod tests {
         assert_eq!(judge(&tables, None), Some((lsm, Some(7))));
         assert_eq!(judge(&tables, Some(slm)), None);
         let pool = Evidence { pool: Some((slm, 9)), ..tables };
-        assert_eq!(judge(&pool, None), Some((slm, Some(5))), "two tables outvote it");
+        assert_eq!(judge(&pool, None), Some((lsm, Some(7))), "three tables outvote it");
+        let confirmed = Evidence { logs: [(1 << 56 | 9, 1)].into(), ..pool.clone() };
+        assert_eq!(judge(&confirmed, None), Some((slm, Some(9))), "a log confirms it");
         let logs = Evidence { logs: [(2 << 56 | 8, 1)].into(), ..none };
         assert_eq!(judge(&logs, None), Some((lsm, Some(8))));
+    }
+
+    /// Nothing that `turbo` writes lies beside its pool: tables there are foreign, or the pool is.
+    #[test]
+    fn files_do_not_outvote_a_pool_that_holds_everything() {
+        let (turbo, lsm) = (EngineKind::Turbo, EngineKind::Lsm);
+        let with = |count| Evidence {
+            pool: Some((turbo, 9)),
+            tables: [(2 << 56 | 7, count)].into(),
+            ..Evidence::default()
+        };
+        assert_eq!(judge(&with(1), None), Some((turbo, Some(9))));
+        assert_eq!((judge(&with(2), None), judge(&with(2), Some(EngineKind::Slm))), (None, None));
+        assert_eq!(judge(&with(2), Some(lsm)), Some((lsm, Some(7))));
+        assert_eq!(judge(&with(2), Some(turbo)), Some((turbo, Some(9))));
     }
 
     /// A log of the database and a table put in place of its own: nothing tells which of them is foreign.
