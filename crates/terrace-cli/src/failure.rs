@@ -104,7 +104,10 @@ fn hint_for(kind: ErrorKind) -> Option<&'static str> {
         ErrorKind::Locked => "wait for the other process to end, or stop it, and try again",
         ErrorKind::Poisoned => "mend the cause and open the database again; what was acknowledged is kept",
         ErrorKind::NoSpace => "free some space and try again; what was acknowledged is kept",
-        ErrorKind::PoolFull => "give it more with `--pm SIZE` and try again; what was acknowledged is kept",
+        ErrorKind::PoolFull => {
+            "give it more with `--pm SIZE`, or with `--set tlsm.list_bytes=SIZE` where that bounds it, and try again; \
+             what was acknowledged is kept"
+        }
         ErrorKind::NoKeyspace => "`terrace keyspaces DIR` lists those that there are",
         ErrorKind::Unsupported => "another engine can: see `--engine` in `terrace --help`",
         _ => return None,

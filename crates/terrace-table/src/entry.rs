@@ -35,9 +35,17 @@ pub(crate) fn order(a: (&[u8], u64), b: (&[u8], u64)) -> Ordering {
 
 /// How many leading bytes `a` and `b` share.
 pub(crate) fn shared_prefix(a: &[u8], b: &[u8]) -> usize {
-    let words = a.chunks_exact(8).zip(b.chunks_exact(8));
-    let equal = 8 * words.take_while(|(x, y)| x == y).count();
-    equal + a[equal..].iter().zip(&b[equal..]).take_while(|(x, y)| x == y).count()
+    // Whole lines first, for keys that differ late.
+    let lines = a.as_chunks::<64>().0.iter().zip(b.as_chunks::<64>().0);
+    let mut at = 64 * lines.take_while(|(x, y)| x == y).count();
+    for (x, y) in a[at..].as_chunks::<8>().0.iter().zip(b[at..].as_chunks::<8>().0) {
+        let differing = u64::from_le_bytes(*x) ^ u64::from_le_bytes(*y);
+        if differing != 0 {
+            return at + differing.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    at + a[at..].iter().zip(&b[at..]).take_while(|(x, y)| x == y).count()
 }
 
 #[cfg(test)]
@@ -54,10 +62,10 @@ mod tests {
 
     #[test]
     fn shared_prefixes_of_every_length() {
-        let a: Vec<u8> = (0..40).collect();
-        for len in 0..=40 {
+        let a: Vec<u8> = (0..200).collect();
+        for len in 0..=200 {
             let mut b = a.clone();
-            if len < 40 {
+            if len < 200 {
                 b[len] ^= 1;
             }
             assert_eq!(shared_prefix(&a, &b), len);

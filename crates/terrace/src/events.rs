@@ -94,7 +94,8 @@ impl<F: Fn(&Event) + Send + Sync> EventListener for F {
 /// They are called on a thread of their own, one event after the other, in the order in which things happened, and
 /// some time later. So they may call anything of the database, also what waits for background work, and nothing of the
 /// database waits for them but [`Db::close`](crate::Db::close), at its very end: when it returns, they have heard of
-/// everything. So does whoever drops the last handle. That thread must therefore hold no lock that a listener needs.
+/// everything. Without a `close`, whoever drops the last of handles, snapshots and iterators waits. That thread must
+/// therefore hold no lock that a listener needs.
 /// A listener that calls `close` itself does not wait.
 ///
 /// A listener that panics has done with that event; it and the others hear of the next. If more than 4,096 events wait

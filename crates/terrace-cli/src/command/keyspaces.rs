@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use terrace::{Db, Expiry, Keyspace, KeyspaceOptions, MergeOperator, TableSettings};
 
+use crate::command::swept::sweep_and_close;
 use crate::escape::escaped;
 use crate::failure::CommandResult;
 use crate::keyspace::{expiry, name};
@@ -80,6 +81,9 @@ impl Keyspaces {
         let is_change = self.make.is_some() || self.drop.is_some() || self.recover;
         let intent = if is_change { Intent::Write } else { Intent::Read };
         let db = self.open.open(&self.dir, intent)?;
+        if let Some(name) = &self.drop {
+            return Ok(sweep_and_close(&db, db.drop_keyspace(name))?);
+        }
         let lines = self.work(&db);
         let closed = db.close();
         for line in lines? {
@@ -95,12 +99,6 @@ impl Keyspaces {
             let (expiry, tables) = (self.ttl, self.tables);
             let options = KeyspaceOptions { expiry, merge, tables, ..KeyspaceOptions::default() };
             db.keyspace_with(name, options)?;
-            return Ok(Vec::new());
-        }
-        if let Some(name) = &self.drop {
-            db.drop_keyspace(name)?;
-            // Nobody else will before the next opening for writing.
-            db.sweep()?;
             return Ok(Vec::new());
         }
         let names = if self.recover { db.recover_keyspaces()? } else { db.keyspaces()? };

@@ -14,4 +14,5 @@ pub mod options;
 pub mod point;
 pub mod scan;
 pub mod stat;
+mod swept;
 pub mod tour;

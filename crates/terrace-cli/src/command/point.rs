@@ -10,6 +10,7 @@ use terrace::{Error, Expiry, MAX_KEY_BYTES, MAX_VALUE_BYTES};
 
 use crate::args::{bytes_of, file_of, optional_bytes};
 use crate::command::scan::key_range;
+use crate::command::swept::sweep_and_close;
 use crate::escape;
 use crate::failure::{CommandResult, Failure, exit};
 use crate::interrupt;
@@ -229,10 +230,7 @@ impl Delete {
         interrupt::install()?;
         let db = self.open.open(&self.dir, Intent::Write)?;
         let deleted = self.keyspace.of(&db, false).and_then(|records| records.delete_range(range));
-        // Nobody else gives the space back before the next opening for writing.
-        let swept = deleted.and_then(|()| db.sweep());
-        let closed = db.close();
-        Ok(swept.and(closed)?)
+        Ok(sweep_and_close(&db, deleted)?)
     }
 }
 

@@ -20,8 +20,8 @@ pub struct Lists {
 
 struct Inner {
     pool: Pool,
-    /// Bytes that all of them may take.
-    limit: u64,
+    /// Bytes that all of them may take in a pool of so many.
+    room: Box<dyn Fn(u64) -> u64 + Send + Sync>,
     /// Nothing is given back: a list that cannot be read may lead into any buffer.
     keeps_all: AtomicBool,
     state: Mutex<State>,
@@ -78,9 +78,15 @@ impl Owned {
 impl Lists {
     /// Lists and buffers in `pool`, which may take `limit` bytes in all.
     pub fn new(pool: &Pool, limit: u64) -> Lists {
+        Self::within(pool, move |_| limit)
+    }
+
+    /// The same; they may take so many bytes as `room` says of a pool of the given bytes: those that it may come to
+    /// have, on a medium without room those that it has.
+    pub fn within(pool: &Pool, room: impl Fn(u64) -> u64 + Send + Sync + 'static) -> Lists {
         let inner = Inner {
             pool: pool.clone(),
-            limit,
+            room: Box::new(room),
             keeps_all: AtomicBool::new(false),
             state: Mutex::default(),
             bytes: AtomicU64::new(0),
@@ -110,16 +116,12 @@ impl Lists {
         let buffers: Vec<Arc<Buffer>> =
             self.inner.state.lock().buffers.values().filter_map(Weak::upgrade).collect();
         let held: u64 = buffers.iter().map(|buffer| buffer.live_share()).sum();
-        ListUse {
-            bytes: self.inner.bytes.load(Ordering::Relaxed),
-            live: live + held,
-            limit: self.inner.limit,
-        }
+        ListUse { bytes: self.inner.bytes.load(Ordering::Relaxed), live: live + held, limit: self.limit() }
     }
 
     /// Bytes that they may take.
     pub fn limit(&self) -> u64 {
-        self.inner.limit
+        (self.inner.room)(self.inner.pool.reachable_bytes())
     }
 
     /// Bytes of all extents.
@@ -146,12 +148,9 @@ impl Lists {
     pub(super) fn reserve(&self, kind: Kind, bytes: u64) -> Result<Extent> {
         let pool = &self.inner.pool;
         let whole = bytes.next_multiple_of(pool.extent_bytes());
-        if self.bytes().saturating_add(whole) > self.inner.limit {
-            return Err(Error::PoolFull {
-                path: pool.path().to_path_buf(),
-                requested: bytes,
-                size: self.inner.limit,
-            });
+        let limit = self.limit();
+        if self.bytes().saturating_add(whole) > limit {
+            return Err(Error::PoolFull { path: pool.path().to_path_buf(), requested: bytes, size: limit });
         }
         pool.reserve_extent(kind, bytes)
     }

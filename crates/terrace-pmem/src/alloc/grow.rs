@@ -26,6 +26,9 @@ const STEP_MIN_BYTES: u64 = 8 << 20;
 /// this size as far as the file fills them, and a store into the rest faults twice for each page of 4 KiB.
 const HUGE_BYTES: u64 = 2 << 20;
 
+/// How often a pool whose medium is full is asked how far it may grow, before that is tried.
+const ASKED_BEFORE_A_TRY: u32 = 16;
+
 impl Pool {
     /// Grows so that `units` in a row are free, and `more` somewhere; as far as it may if that is less.
     pub(super) fn grow_for(&self, space: &mut Space, units: u64, more: u64) -> Result<()> {
@@ -68,6 +71,31 @@ impl Pool {
             other => {
                 space.step_limit = space.step_limit.saturating_mul(2);
                 other
+            }
+        }
+    }
+
+    /// Bytes that the pool may come to have, as far as is known: where its medium has refused to grow, those that it
+    /// has. Whoever asks often has it tried again now and then.
+    pub fn reachable_bytes(&self) -> u64 {
+        let asked = &self.inner.alloc.asked_while_short;
+        if asked.load(Ordering::Relaxed) == 0 {
+            return self.max_size();
+        }
+        let mut space = self.inner.alloc.space.lock();
+        let more = space.units + 1;
+        if asked.load(Ordering::Relaxed) >= ASKED_BEFORE_A_TRY
+            && more * self.extent_bytes() <= self.max_size()
+        {
+            // Of no use but to see whether there is room again.
+            let _ = self.grow_to(&mut space, more);
+        }
+        // Under the lock: a growth has reset it, or nobody has.
+        match asked.load(Ordering::Relaxed) {
+            0 => self.max_size(),
+            times => {
+                asked.store(times.saturating_add(1), Ordering::Relaxed);
+                space.units * self.extent_bytes()
             }
         }
     }
@@ -116,7 +144,10 @@ impl Pool {
         let alloc = &self.inner.alloc;
         let len = units * self.extent_bytes();
         if self.media().len() < len {
-            self.grow_media(len)?;
+            let grown = self.grow_media(len);
+            let is_short = matches!(grown, Err(Error::NoSpace { .. }));
+            alloc.asked_while_short.store(is_short.into(), Ordering::Relaxed);
+            grown?;
         }
         self.extend_len(len);
         let old = space.units;

@@ -50,7 +50,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use terrace_base::{Error, Result};
+use terrace_base::{Error, ErrorKind, Result};
 use terrace_disk::Room;
 use terrace_log::unfinished_path;
 use terrace_pmem::{Marks, Pool};
@@ -187,6 +187,12 @@ impl CommitLog {
             dropped,
             broken,
         }
+    }
+
+    /// Whether a group was refused for want of room that logs give back: the pool is full, or cannot grow.
+    pub fn lacks_room(&self, refusal: &Error) -> bool {
+        let lies_in_pool = || matches!(self.series.lock().place, LogMedium::Pool { .. });
+        refusal.kind() == ErrorKind::PoolFull || refusal.is_out_of_space() && lies_in_pool()
     }
 
     /// Opens the logs in the pool, oldest first.

@@ -129,10 +129,14 @@ impl LogHome {
     }
 
     /// Records where the log of a database lies whose manifest can no longer be read: in the pool, if there
-    /// is one.
+    /// is one on persistent memory. A creation makes one to see what it lies on, and may have been cut short.
     pub fn note_found(&self, core: &Core, identity: &mut Identity) -> Result<()> {
-        let (path, _) = pool::request(core, identity)?;
-        self.note(identity, self.beside.is_needed || core.env.pm.exists(&path)?);
+        let (path, media) = pool::request(core, identity)?;
+        let is_ordinary = || {
+            let looked = pool::look_at(&core.env, &path, media);
+            looked.is_ok_and(|pool| pool.granularity() == Granularity::Page)
+        };
+        self.note(identity, self.beside.is_needed || core.env.pm.exists(&path)? && !is_ordinary());
         Ok(())
     }
 

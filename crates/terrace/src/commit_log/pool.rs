@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use terrace_base::{Error, ErrorKind, Result};
+use terrace_base::{Error, Result};
 use terrace_index::kinds;
 use terrace_log::{FIRST_LSN, PmLog};
 use terrace_pmem::{Kind as PmKind, Pool};
@@ -62,9 +62,7 @@ impl PoolLog {
     ) -> Result<PoolLog> {
         let needed = record.saturating_add(OVERHEAD_BYTES);
         match PoolLog::create(pool, bytes.max(needed), number, first) {
-            Err(e) if e.kind() == ErrorKind::PoolFull && bytes > needed => {
-                PoolLog::create(pool, needed, number, first)
-            }
+            Err(e) if e.is_out_of_space() && bytes > needed => PoolLog::create(pool, needed, number, first),
             outcome => outcome,
         }
     }

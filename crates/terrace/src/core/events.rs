@@ -18,6 +18,7 @@ use tracing::span::EnteredSpan;
 
 use super::Core;
 use crate::events::{Event, Listeners};
+use crate::keyspaces::callbacks;
 
 /// Events that wait for listeners, at most.
 const MOST_WAITING: usize = 4096;
@@ -40,7 +41,7 @@ pub(crate) struct Events {
 #[derive(Debug)]
 struct Post {
     listeners: Listeners,
-    thread: ThreadPool,
+    thread: Box<dyn Executor>,
     shared: Arc<Shared>,
 }
 
@@ -55,16 +56,21 @@ struct State {
     waiting: usize,
     /// Events dropped since the last one that was posted.
     missed: u64,
-    /// The thread that delivers, once there is one.
-    deliverer: Option<ThreadId>,
+    /// The threads that deliver just now: the worker, or without one whoever settles.
+    deliverers: Vec<ThreadId>,
 }
 
 impl Events {
     /// For `listeners`.
     pub fn new(listeners: &Listeners) -> Arc<Events> {
+        Self::on(|| Box::new(ThreadPool::new("terrace-events", 1)), listeners)
+    }
+
+    /// For `listeners`, on one thread.
+    fn on(thread: impl FnOnce() -> Box<dyn Executor>, listeners: &Listeners) -> Arc<Events> {
         let post = (!listeners.is_empty()).then(|| Post {
             listeners: listeners.clone(),
-            thread: ThreadPool::new("terrace-events", 1),
+            thread: thread(),
             shared: Arc::default(),
         });
         Arc::new(Events { post, jobs: AtomicU64::new(0) })
@@ -98,21 +104,19 @@ impl Post {
         let missed = std::mem::take(&mut state.missed);
         let (listeners, shared) = (self.listeners.clone(), self.shared.clone());
         self.thread.spawn(Box::new(move || {
-            shared.state.lock().deliverer = Some(std::thread::current().id());
+            let _delivering = Delivering::begin(&shared);
             if missed > 0 {
                 deliver(&listeners, &Event::Missed { events: missed });
             }
             deliver(&listeners, &event);
             // They may hold handles of databases: dropped before anybody goes on.
             drop((listeners, event));
-            shared.state.lock().waiting -= 1;
-            shared.delivered.notify_all();
         }));
     }
 
     fn settle(&self) {
         let mut state = self.shared.state.lock();
-        while state.deliverer != Some(std::thread::current().id()) {
+        while !state.deliverers.contains(&std::thread::current().id()) {
             if state.waiting == 0 {
                 let events = std::mem::take(&mut state.missed);
                 if events == 0 {
@@ -135,9 +139,33 @@ impl Post {
     }
 }
 
+/// One event is being delivered, by this thread. Dropped, it is delivered, however that has ended.
+struct Delivering<'a>(&'a Shared);
+
+impl<'a> Delivering<'a> {
+    fn begin(shared: &'a Shared) -> Delivering<'a> {
+        shared.state.lock().deliverers.push(std::thread::current().id());
+        Delivering(shared)
+    }
+}
+
+impl Drop for Delivering<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        let this = std::thread::current().id();
+        // The innermost: a listener may settle, and deliver.
+        if let Some(at) = state.deliverers.iter().rposition(|thread| *thread == this) {
+            state.deliverers.swap_remove(at);
+        }
+        state.waiting -= 1;
+        self.0.delivered.notify_all();
+    }
+}
+
 fn deliver(listeners: &Listeners, event: &Event) {
     for listener in listeners.iter() {
-        if catch_unwind(AssertUnwindSafe(|| listener.event(event))).is_err() {
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| listener.event(event))) {
+            callbacks::forget(panic);
             tracing::warn!(?event, "a listener has panicked");
         }
     }
@@ -227,6 +255,8 @@ impl Core {
 mod tests {
     use std::sync::Barrier;
 
+    use terrace_base::exec::Inline;
+
     use super::*;
 
     fn told(add: impl FnOnce(&mut Listeners)) -> Arc<Events> {
@@ -289,6 +319,42 @@ mod tests {
         events.tell(|| Event::Recovered);
         events.settle();
         *back.lock() = None;
+    }
+
+    /// What a listener panics with may panic as it goes, too.
+    #[test]
+    fn a_panic_within_a_panic_disturbs_nobody() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                panic!("expected by this test");
+            }
+        }
+        let heard = Arc::new(AtomicU64::new(0));
+        let hears = heard.clone();
+        let events = told(|listeners| {
+            listeners.add(|_: &Event| std::panic::panic_any(Bomb));
+            listeners.add(move |_: &Event| {
+                hears.fetch_add(1, Ordering::Relaxed);
+            });
+        });
+        (0..3).for_each(|_| events.tell(|| Event::Recovered));
+        events.settle();
+        assert_eq!(heard.load(Ordering::Relaxed), 3);
+    }
+
+    /// The system has refused a thread.
+    #[test]
+    fn without_a_thread_whoever_settles_delivers_everything() {
+        let (heard, mut listeners) = (Arc::new(AtomicU64::new(0)), Listeners::default());
+        let hears = heard.clone();
+        listeners.add(move |_: &Event| {
+            hears.fetch_add(1, Ordering::Relaxed);
+        });
+        let events = Events::on(|| Box::new(Inline::default()), &listeners);
+        (0..3).for_each(|_| events.tell(|| Event::Recovered));
+        events.settle();
+        assert_eq!(heard.load(Ordering::Relaxed), 3);
     }
 
     #[test]

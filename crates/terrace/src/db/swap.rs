@@ -149,9 +149,13 @@ impl Db {
     ) -> Result<Option<Bytes>> {
         let key = key.as_ref();
         let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| self.swap_key(key, expected, new, options);
-        // What was there before may not be durable.
-        let skips = if options.sync { Skips::None } else { Skips::Same };
+        let skips = self.skips(options);
         self.update(|| self.get(key), |current| Ok(update(current)), swap, skips)
+    }
+
+    /// Which updates need not be written with `options`. What was there before may not be durable.
+    pub(super) fn skips(&self, options: WriteOptions) -> Skips {
+        if self.syncs(options) { Skips::None } else { Skips::Same }
     }
 
     /// Swaps the value that `read` reads for what `update` makes of it, until no other write comes in between. If that

@@ -134,10 +134,15 @@ impl Db {
     /// Whether a conditional write was `done`. What stands in its way may not be durable, and is from now on if the
     /// write was to be.
     pub(super) fn told(&self, done: bool, options: WriteOptions) -> Result<bool> {
-        if !done && (options.sync || self.inner.core.options.sync) {
+        if !done && self.syncs(options) {
             self.sync()?;
         }
         Ok(done)
+    }
+
+    /// Whether a write with `options` is to be durable before it is acknowledged.
+    pub(super) fn syncs(&self, options: WriteOptions) -> bool {
+        options.sync || self.inner.core.options.sync
     }
 
     /// Writes one key of the default keyspace.
@@ -207,15 +212,19 @@ impl Db {
 
 /// What `batch` does to each of `keyspaces`.
 pub(super) fn counts_of_all(keyspaces: &[Arc<OpenKeyspace>], batch: &WriteBatch) -> Vec<KeyspaceCounts> {
-    keyspaces.iter().map(|keyspace| counts_of(keyspace, batch)).collect()
+    let ops = || batch.ops_and_merges().map(|(op, merge)| (op, merge.is_some()));
+    keyspaces.iter().map(|keyspace| counts_of(keyspace, ops())).collect()
 }
 
-/// What `batch` does to `keyspace`.
-fn counts_of(keyspace: &OpenKeyspace, batch: &WriteBatch) -> KeyspaceCounts {
+/// What writes do to `keyspace`; with each, whether it is a merge.
+pub(super) fn counts_of<'a>(
+    keyspace: &OpenKeyspace,
+    ops: impl Iterator<Item = (Op<'a>, bool)>,
+) -> KeyspaceCounts {
     let (prefix, counts) = (Prefix::of(keyspace.number), KeyspaceCounts::default());
-    for (op, merge) in batch.ops_and_merges() {
+    for (op, is_merge) in ops {
         let Some(key) = op.key.strip_prefix(prefix.as_slice()) else { continue };
-        let has_deadline = op.kind == Kind::Put && merge.is_none() && keyspace.is_dated();
+        let has_deadline = op.kind == Kind::Put && !is_merge && keyspace.is_dated();
         let value = if has_deadline { &op.value[DEADLINE_BYTES..] } else { op.value };
         counts.count(Op { key, value, ..op });
     }

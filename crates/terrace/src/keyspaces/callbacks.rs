@@ -1,5 +1,6 @@
 //! Running what users give the database to call: it may fail and panic, and must not use the database.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -21,6 +22,13 @@ pub(crate) fn check_none_runs() -> Result<()> {
     Ok(())
 }
 
+/// Drops what a panic carries, which might panic, too.
+pub(crate) fn forget(panic: Box<dyn Any + Send>) {
+    if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+        std::mem::forget(another);
+    }
+}
+
 /// What `call` returns; why it did not, if it panicked.
 ///
 /// What it may have half changed when it panicked is its own: it gets nothing that it could change.
@@ -31,10 +39,7 @@ pub(super) fn run<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     outcome.map_err(|panic| {
         let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-        // Dropping the payload might panic, too.
-        if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
-            std::mem::forget(another);
-        }
+        forget(panic);
         format!("it panicked: {}", text.as_deref().unwrap_or("no message"))
     })
 }

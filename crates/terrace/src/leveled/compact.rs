@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrace_base::{Calm, Error, ErrorKind, Result};
+use terrace_base::{Calm, Error, Result};
 
 use super::change::LevelsEdit;
 use super::merge::{Merge, Merged};
@@ -66,7 +66,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         }
         if let (Err(e), Some(lists)) = (&outcome, self.runs.lists())
             && claim.task.may_wait()
-            && e.kind() == ErrorKind::PoolFull
+            && e.is_out_of_space()
         {
             lists.note_refusal();
             return Ok(true);
@@ -113,7 +113,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         }
         let running = self.core.begin_compaction();
         let (written, moved) = match self.merge_runs(task, levels, patience) {
-            Err(e) if e.kind() == ErrorKind::PoolFull && self.falls_back(task) => {
+            Err(e) if e.is_out_of_space() && self.falls_back(task) => {
                 // Output without room in persistent memory becomes a table.
                 let task = Task { kind: RunKind::Table, done: Vec::new(), ..task.clone() };
                 self.merge_runs(&task, levels, patience)?

@@ -6,7 +6,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use terrace_base::{ErrorKind, Result};
+use terrace_base::Result;
 use terrace_table::Kind;
 
 use super::change::LevelsEdit;
@@ -75,7 +75,7 @@ impl<B: WriteBuffer> LeveledTree<B> {
         let Some(lists) = self.runs.lists() else { return self.to_level_0_noting(None, versions) };
         match self.write_level_0(RunKind::List, None, &mut versions) {
             // Output without room in persistent memory becomes a table.
-            Err(e) if e.kind() == ErrorKind::PoolFull && lists.options.tiering.falls_back() => {
+            Err(e) if e.is_out_of_space() && lists.options.tiering.falls_back() => {
                 self.write_level_0(RunKind::Table, None, versions)
             }
             outcome => outcome,

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use terrace_base::trail::{self, Touch};
 use terrace_base::{Error, Result};
 use terrace_index::pmlist::{Figures, Found, ListUse, Lists, Lookup, PmList, Style};
-use terrace_pmem::{Marks, Pool};
+use terrace_pmem::Marks;
 use terrace_table::{Entry, Filter, TableMeta};
 
 use crate::compaction::leveled::{ListFigures, Tiering};
@@ -38,8 +38,6 @@ pub(crate) struct ListOptions {
     pub tiering: Tiering,
     /// Bits of filter for each key.
     pub filter_bits: u32,
-    /// The pool's bytes that lists may take.
-    pub limit: u64,
 }
 
 /// The lists of an open database.
@@ -197,12 +195,11 @@ impl ListStore {
     /// # Errors
     /// `InvalidFormat` if another version wrote one of them.
     pub fn open(
-        pool: &Pool,
+        lists: Lists,
         state: &State,
         options: ListOptions,
         is_decided: bool,
     ) -> Result<Arc<ListStore>> {
-        let lists = Lists::new(pool, options.limit);
         // What a list leads to is known only when all of them are open.
         lists.keep_all(true);
         let (mut runs, mut is_damaged) = (BTreeMap::new(), false);

@@ -280,7 +280,9 @@ impl Salvage {
                 self.core.fs().remove(&name.path(&self.core.dir))?;
             }
         }
-        self.next += 1;
+        // With 1 the database would look like an unfinished creation: opening it would create it again, or refuse what
+        // the repair has put into its pool.
+        self.next = (self.next + 1).max(2);
         Ok(())
     }
 

@@ -297,7 +297,9 @@ impl Keyspace {
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
     ) -> Result<Result<(), CasMismatch>> {
-        self.swap(key.as_ref(), expected, new)
+        let swapped = self.swap(key.as_ref(), expected, new, WriteOptions::default())?;
+        self.db.told(swapped.is_ok(), WriteOptions::default())?;
+        Ok(swapped)
     }
 
     /// Gives `key` the value that `update` makes of its value, and returns the value that it had: see
@@ -308,9 +310,13 @@ impl Keyspace {
         mut update: impl FnMut(Option<&[u8]>) -> Option<V>,
     ) -> Result<Option<Bytes>> {
         let key = key.as_ref();
-        let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| self.swap(key, expected, new);
-        // What is written again lives longer.
-        let skips = if self.open.is_dated() { Skips::Nothings } else { Skips::Same };
+        let options = WriteOptions::default();
+        let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| self.swap(key, expected, new, options);
+        let skips = match self.db.skips(options) {
+            // What is written again lives longer.
+            Skips::Same if self.open.is_dated() => Skips::Nothings,
+            skips => skips,
+        };
         self.db.update(|| self.get(key), |current| Ok(update(current)), swap, skips)
     }
 
@@ -335,8 +341,9 @@ impl Keyspace {
         key: &[u8],
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
+        options: WriteOptions,
     ) -> Result<Result<(), CasMismatch>> {
-        let swapped = self.exchange(key, expected, new, WriteOptions::default())?;
+        let swapped = self.exchange(key, expected, new, options)?;
         if swapped.is_ok() {
             let kind = if new.is_some() { Kind::Put } else { Kind::Delete };
             self.open.counts.count(Op { kind, key, value: new.unwrap_or_default() });
@@ -368,7 +375,8 @@ impl Keyspace {
         condition: Condition<'_>,
         options: WriteOptions,
     ) -> Result<bool> {
-        self.write_one(Op { kind: Kind::Put, key, value }, condition, options)
+        let done = self.write_one(Op { kind: Kind::Put, key, value }, condition, options)?;
+        self.db.told(done, options)
     }
 
     fn write_one(&self, op: Op<'_>, condition: Condition<'_>, options: WriteOptions) -> Result<bool> {

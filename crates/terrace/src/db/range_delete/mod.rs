@@ -111,7 +111,6 @@ impl Db {
 
     fn write_with_tombstone(&self, batch: WriteBatch, options: WriteOptions) -> Result<()> {
         let store = &*self.inner;
-        let _timing = store.core.timers.put();
         let keyspaces = batch.keyspaces().to_vec();
         let _not_dropped = store.catalog.write_to(&keyspaces)?;
         let (batch, _stays) = self.place_batch(batch)?;
@@ -120,6 +119,7 @@ impl Db {
         if spans.is_empty() {
             self.write_placed(batch, options)?;
         } else {
+            let _timing = store.core.timers.put();
             let mut ids = store.range_deletes.ids.lock();
             let tombstone = NewRangeTombstone { id: ids.next, place: records::place_of(ids.next), spans };
             let oldest = store.core.range_tombstones.active().first().map_or(ids.next, |oldest| oldest.id);

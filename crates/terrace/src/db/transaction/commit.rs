@@ -11,6 +11,8 @@
 //!    in a group have all writes queue.
 //! 5. What keeps old versions for the transaction goes before its batch is applied, unless comparing needs it.
 
+use std::sync::Arc;
+
 use terrace_base::{Error, ErrorKind, Result};
 
 use super::reads::{Reads, Seen};
@@ -22,6 +24,7 @@ use crate::core::recent_writes::Noted;
 use crate::core::snapshots::Held;
 use crate::db::keyspace::sweep;
 use crate::db::read::{Hold, Snapshot};
+use crate::db::write::counts_of;
 use crate::db::{Db, Store};
 use crate::keyspaces::Space;
 use crate::options::WriteOptions;
@@ -56,6 +59,8 @@ impl Transaction {
         } = self;
         let State { writes, mut reads, keyspaces, .. } = state.into_inner();
         let _not_dropped = db.inner.catalog.write_to(&keyspaces)?;
+        let counts = |keyspace: &Arc<_>| counts_of(keyspace, writes.ops().map(|op| (op, false)));
+        let counted: Vec<_> = keyspaces.iter().map(counts).collect();
         let _stays = db.still_in_place(snapshot.space(), &writes, &reads)?;
         let space = snapshot.space();
         if isolation == Isolation::Snapshot {
@@ -65,21 +70,26 @@ impl Transaction {
                 reads.note(key.clone(), Seen::OfSnapshot);
             });
         }
-        if writes.newest().is_empty() || reads.is_empty() {
+        let outcome = if writes.newest().is_empty() || reads.is_empty() {
             drop(snapshot);
-            return match writes.only() {
+            match writes.only() {
                 Some(op) => db.write_one(op, Condition::None, options).map(drop),
                 None => db.write_placed(writes.batch(), options),
-            };
-        }
-        let outcome = db.write_if_unchanged(writes, options, reads, snapshot);
-        outcome.map_err(|error| match error {
-            Error::Conflict { key } => {
-                db.inner.core.counters.conflicts.add(1);
-                Error::Conflict { key: space.key_of(&key) }
             }
-            other => other,
-        })
+        } else {
+            db.write_if_unchanged(&writes, options, reads, snapshot)
+        };
+        match outcome {
+            Ok(()) => {
+                keyspaces.iter().zip(&counted).for_each(|(keyspace, counts)| keyspace.counts.add(counts))
+            }
+            Err(Error::Conflict { key }) => {
+                db.inner.core.counters.conflicts.add(1);
+                return Err(Error::Conflict { key: space.key_of(&key) });
+            }
+            Err(other) => return Err(other),
+        }
+        Ok(())
     }
 }
 
@@ -159,7 +169,7 @@ impl Db {
     /// Applies `writes` if what was read from `snapshot` is still there.
     fn write_if_unchanged(
         &self,
-        writes: Writes,
+        writes: &Writes,
         options: WriteOptions,
         mut reads: Reads,
         snapshot: Snapshot,
@@ -171,7 +181,7 @@ impl Db {
         if !by_groups {
             // Such an engine works for every version that it must keep.
             reads.fetch(snapshot.hold())?;
-            if let Some((op, value)) = swap_of(&writes, &reads) {
+            if let Some((op, value)) = swap_of(writes, &reads) {
                 drop(snapshot);
                 let expected = Expected::new(value);
                 return match self.write_one(op, Condition::IfIs(&expected), options)? {
@@ -180,6 +190,7 @@ impl Db {
                 };
             }
         }
+        let _timing = inner.core.timers.put();
         let snapshot = reads.needs_snapshot().then_some(snapshot);
         let then: Option<&Hold> = snapshot.as_ref().map(|snapshot| &**snapshot.hold());
         // What was read may have come to be due, which is no write.

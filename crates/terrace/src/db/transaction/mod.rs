@@ -304,10 +304,18 @@ impl Transaction {
         if let Some(known) = self.state.lock().known(self.snapshot.hold(), place) {
             return Ok(known);
         }
-        match self.options.isolation {
-            Isolation::Serializable => self.read_at(place),
-            Isolation::Snapshot => self.snapshot.hold().get(place),
+        match self.notes(place) {
+            true => self.read_at(place),
+            false => self.snapshot.hold().get(place),
         }
+    }
+
+    /// Whether what is read at `place` is noted. The snapshot tells later what it had there, but for an entry that has
+    /// come to be due since.
+    fn notes(&self, place: &[u8]) -> bool {
+        let hold = self.snapshot.hold();
+        self.options.isolation == Isolation::Serializable
+            || hold.deadlines().is_dated(place, Some(hold.seq()))
     }
 
     /// What the transaction's snapshot has at `place`. That is compared at the commit, in `Snapshot` isolation if the
@@ -346,10 +354,14 @@ impl Transaction {
                 _ => {}
             }
         }
-        let exists = self.snapshot.hold().contains(place)?;
         if self.options.isolation == Isolation::Snapshot {
-            return Ok(exists);
+            // Once it is written, another value is a conflict.
+            return match self.notes(place) {
+                true => self.read_at(place).map(|value| value.is_some()),
+                false => self.snapshot.hold().contains(place),
+            };
         }
+        let exists = self.snapshot.hold().contains(place)?;
         let seen = if exists { Seen::Exists } else { Seen::Value(None) };
         let State { reads, copies, .. } = &mut *self.state.lock();
         Ok(*reads.note(copies.of(place), seen) != Seen::Value(None))
@@ -370,15 +382,14 @@ impl Transaction {
         let unknown = places.iter().zip(&known).filter(|(_, known)| known.is_none());
         let unknown: Vec<&[u8]> = unknown.map(|(place, _)| place.as_ref()).collect();
         let mut read = self.snapshot.hold().get_many(&unknown)?;
-        if self.options.isolation == Isolation::Serializable {
+        {
             // Copied: they may share the mapping of a table, whose pages are not to be relied upon for long, and would
             // keep it.
             let mut state = self.state.lock();
-            let noted = unknown.iter().zip(&read).map(|(place, value)| {
+            for (place, value) in unknown.iter().zip(&mut read).filter(|(place, _)| self.notes(place)) {
                 let copy = value.as_deref().map(|value| state.copies.of(value));
-                state.noted(place, copy)
-            });
-            read = noted.collect();
+                *value = state.noted(place, copy);
+            }
         }
         let mut read = read.into_iter();
         Ok(known.into_iter().map(|known| known.unwrap_or_else(|| read.next().flatten())).collect())

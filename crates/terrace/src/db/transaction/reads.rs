@@ -93,7 +93,14 @@ impl Reads {
 
     /// Whether what was read may lie elsewhere once there are keyspaces.
     pub fn may_be_moved(&self) -> bool {
-        self.has_ranges() || self.keys.last_key_value().is_some_and(|(key, _)| is_high(key))
+        let reaches_high = |range: &RangeRead| match &range.to {
+            Bound::Unbounded => true,
+            Bound::Included(to) => is_high(to),
+            // Before the first of them.
+            Bound::Excluded(to) => is_high(to) && to.len() > 1,
+        };
+        self.ranges.iter().any(reaches_high)
+            || self.keys.last_key_value().is_some_and(|(key, _)| is_high(key))
     }
 
     /// Whether it has read a key that is such a one by itself, and not as one of a range.

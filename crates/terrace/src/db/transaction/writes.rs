@@ -143,7 +143,7 @@ impl Writes {
     }
 
     /// The newest writes, in key order.
-    fn ops(&self) -> impl Iterator<Item = Op<'_>> {
+    pub fn ops(&self) -> impl Iterator<Item = Op<'_>> {
         self.newest().iter().map(|(key, written)| {
             let kind = if written.is_some() { Kind::Put } else { Kind::Delete };
             Op { kind, key, value: written.as_deref().unwrap_or_default() }

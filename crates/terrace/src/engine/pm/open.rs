@@ -104,10 +104,7 @@ fn open_existing<E: PmEngine>(core: &Core) -> Result<(Manifest, Pool, StartState
     }
     let read_only = core.options.read_only;
     if manifest.state().is_being_created() {
-        // Numbers are set aside only after the first file number was taken.
-        let has_numbers =
-            |pool: &Pool| Ok(pool.root(E::HEADER_ROOT)?.is_some() && read_header::<E>(pool)?.1 > 0);
-        pool::refuse_used(core, &identity, has_numbers)?;
+        pool::refuse_used(core, &identity, has_numbers::<E>)?;
         if read_only {
             return Err(not_closed(core));
         }
@@ -120,6 +117,12 @@ fn open_existing<E: PmEngine>(core: &Core) -> Result<(Manifest, Pool, StartState
         return Err(not_closed(core));
     }
     Ok((manifest, pool, state))
+}
+
+/// Whether something may have been written: numbers are set aside only after the first file number was taken, which
+/// ends the creation.
+pub(super) fn has_numbers<E: PmEngine>(pool: &Pool) -> Result<bool> {
+    Ok(pool.root(E::HEADER_ROOT)?.is_some() && read_header::<E>(pool)?.1 > 0)
 }
 
 fn not_closed(core: &Core) -> Error {

@@ -44,8 +44,7 @@ pub(crate) fn repair<E: PmEngine>(mut base: Salvage) -> Result<Salvage> {
     identity.options.entry(MEDIA.into()).or_insert_with(|| "memory".into());
     let elsewhere = E::Home::salvage(&mut base, known.as_ref(), &mut identity)?;
     let mut state = Manifest::state_of(identity.clone(), &elsewhere.tables, 0)?;
-    // With 1 the database would look like an unfinished creation, and be created again.
-    state.next_file = state.next_file.max(base.next).max(2);
+    state.next_file = state.next_file.max(base.next);
     state.stamp = elsewhere.stamp;
     let manifest = || Manifest::rebuild(core.fs.clone(), &core.dir, state.clone());
     let (path, media) = pool::request(&core, &identity)?;
@@ -56,6 +55,17 @@ pub(crate) fn repair<E: PmEngine>(mut base: Salvage) -> Result<Salvage> {
         false => Err(Error::corruption(&path, 0, "the database's pool", "no such file")),
     };
     let opened = opened.and_then(refuse_torn);
+    let is_being_created = known.as_ref().is_some_and(State::is_being_created);
+    if let Ok(pool) = &opened
+        && is_being_created
+        && matches!(open::has_numbers::<E>(pool), Ok(false))
+    {
+        base.did("its creation was cut short: nothing was in it yet");
+        drop(opened);
+        base.pool_aside = Some("it was being made".into());
+        renew::<E>(&path, &identity, manifest()?, &[], 0, &mut base)?;
+        return Ok(base);
+    }
     let problem = match &opened {
         Ok(pool) => match prove_as_it_is::<E>(pool, &identity, known.as_ref(), manifest()?, &mut base)? {
             Ok(()) => {

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrace_base::{Error, ErrorKind, Result};
+use terrace_base::{Error, Result};
 use terrace_index::{ListCursor, Record, Staged, Staging};
 use terrace_pmem::{Claim, Granularity};
 use terrace_table::Kind;
@@ -98,7 +98,7 @@ impl Slm {
             };
             take_back(&memtable, &staging);
             match refusal {
-                e if e.kind() != ErrorKind::PoolFull => return Err(e),
+                e if !e.is_out_of_space() => return Err(e),
                 _ if self.has_immutable() => self.wait_for_flush()?,
                 _ if !memtable.is_empty() && (only_deletes || self.would_fit_without(&memtable, group)) => {
                     self.rotate_memtable(0)?;
@@ -126,7 +126,7 @@ impl Slm {
     fn would_fit_without(&self, memtable: &MemTable, group: &Group<'_>) -> bool {
         let others = self.pool.used_bytes().saturating_sub(memtable.list().extents_bytes());
         let kept = pool::kept_back(&self.pool) + self.kept_to_flush(index_room_for(group));
-        room_for(group) + kept <= self.pool.max_size().saturating_sub(others)
+        room_for(group) + kept <= self.pool.reachable_bytes().saturating_sub(others)
     }
 
     /// Rotates when the active memtable is full, waits when both are, and throttles before that.
@@ -175,7 +175,7 @@ impl Slm {
             flush_seconds: 0.0,
             memtable_fill: used as f64 / limit as f64,
             group_fill: room_for(group) as f64 / limit as f64,
-            pool_fill: self.pool.used_bytes() as f64 / self.pool.max_size() as f64,
+            pool_fill: self.pool.used_bytes() as f64 / self.pool.reachable_bytes() as f64,
             garbage: f64::from_bits(self.overdue_garbage.load(Ordering::Relaxed)),
             group_bytes: group.bytes(),
         };

@@ -204,7 +204,7 @@ pub(super) fn fill<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> Fill {
         0 => u64::MAX,
         asked => asked,
     };
-    Fill { used, capacity: capacity.min(store.pool.max_size().saturating_sub(index + kept)) }
+    Fill { used, capacity: capacity.min(store.pool.reachable_bytes().saturating_sub(index + kept)) }
 }
 
 /// Whether the size of records may be limited further than by what the index leaves.
@@ -275,7 +275,7 @@ pub(super) fn relieve<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> Result<boo
         return Ok(true);
     }
     let fill = fill(store);
-    if fill.capacity < store.pool.max_size() / LEAST_SHARE && !is_bounded(store) {
+    if fill.capacity < store.pool.reachable_bytes() / LEAST_SHARE && !is_bounded(store) {
         // The index has filled the pool: the rest is not worth a table.
         return Ok(false);
     }

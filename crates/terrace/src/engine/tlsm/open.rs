@@ -54,8 +54,8 @@ pub(super) fn assemble(
     if let Some(pool) = &pool {
         pool::note(&manifest, pool);
         let is_decided = core.options.read_only || manifest.try_decide()?;
-        let list_options = list_options(&options.tlsm, pool);
-        lists = Some(ListStore::open(pool, &manifest.state(), list_options, is_decided)?);
+        let store = lists_in(pool, &options.tlsm);
+        lists = Some(ListStore::open(store, &manifest.state(), list_options(&options.tlsm), is_decided)?);
     }
     let (settings, policy) = (settings(options, levels), policy(levels, LeastOverlap));
     let parts = Parts { settings, policy, manifest, pool, buffer, lists };
@@ -64,8 +64,14 @@ pub(super) fn assemble(
     Ok(tlsm)
 }
 
-/// The options of lists in `pool`.
-fn list_options(options: &TlsmOptions, pool: &Pool) -> ListOptions {
+/// Lists in `pool`, with the room that they may take.
+fn lists_in(pool: &Pool, options: &TlsmOptions) -> Lists {
+    let (extent_bytes, levels) = (pool.extent_bytes(), options.levels.clone());
+    let most = if options.list_bytes > 0 { options.list_bytes } else { u64::MAX };
+    Lists::within(pool, move |bytes| list_room(bytes, extent_bytes, &levels).min(most))
+}
+
+fn list_options(options: &TlsmOptions) -> ListOptions {
     let style = match options.design {
         ListDesign::Ps => Style { each: true, copies: true },
         ListDesign::Bac => Style { each: true, copies: false },
@@ -76,9 +82,7 @@ fn list_options(options: &TlsmOptions, pool: &Pool) -> ListOptions {
         TieringKind::Leveled => Tiering::Leveled(options.pm_levels),
         TieringKind::Lru => Tiering::Lru,
     };
-    let room = list_room(pool.max_size(), pool.extent_bytes(), &options.levels);
-    let limit = if options.list_bytes > 0 { options.list_bytes.min(room) } else { room };
-    ListOptions { style, tiering, filter_bits: options.levels.filter_bits_per_key, limit }
+    ListOptions { style, tiering, filter_bits: options.levels.filter_bits_per_key }
 }
 
 /// The bytes that lists may take in a pool of `bytes`: logs of all memtables, twice, fit beside them.

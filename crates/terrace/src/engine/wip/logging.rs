@@ -146,7 +146,7 @@ impl Wip {
                 has_waited = true;
                 continue;
             }
-            if refusal.kind() == ErrorKind::PoolFull && self.free_log(dropped)? {
+            if self.log.lacks_room(&refusal) && self.free_log(dropped)? {
                 continue;
             }
             self.log.try_to_mend(self);

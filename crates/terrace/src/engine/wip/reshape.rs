@@ -64,7 +64,10 @@ impl Wip {
             plan.ending.remove(&bucket.lower);
         }
         drop(plan);
-        self.spawn_flush();
+        if outcome.is_ok() {
+            // A flush begins compactions in turn: after a failure that would be this one again, without end.
+            self.spawn_flush();
+        }
         outcome.map(|()| true)
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use terrace_base::{ErrorKind, Result};
+use terrace_base::Result;
 use terrace_pmem::Pool;
 use terrace_table::Cursor;
 
@@ -24,7 +24,7 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
                 Ok(()) => return Ok(()),
                 Err(e) => e,
             };
-            if refusal.kind() == ErrorKind::PoolFull {
+            if self.buffer.log.lacks_room(&refusal) {
                 if self.has_immutable() {
                     self.wait_for_flush()?;
                     continue;
@@ -46,7 +46,7 @@ impl<S: Stage> LeveledTree<LoggedMemtables<S>> {
 
     /// Whether the pool, if it held only logs, has room for a log of this group alone.
     fn would_fit_alone(&self, group: &Group<'_>) -> bool {
-        let fits = |pool: &Pool| group.bytes() + 4 * pool.extent_bytes() <= pool.max_size();
+        let fits = |pool: &Pool| group.bytes() + 4 * pool.extent_bytes() <= pool.reachable_bytes();
         self.pool.as_ref().is_some_and(fits)
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use terrace::WriteOptions;
+use terrace::{Keyspace, Options, WriteOptions};
 
 use crate::harness::{Contents, Engine, Machine, Setup, setups};
 
@@ -44,6 +44,36 @@ pub fn what_refuses_a_synced_write_is_durable(engine: &Engine) {
         db.put("swapped", "1").unwrap();
         db.compare_and_swap_with("swapped", None, Some(b"2"), WriteOptions::SYNC).unwrap().unwrap_err();
         assert_durable("swapped", Some("1"));
+    }
+}
+
+/// The same in a keyspace, where the options have every write synced: what an earlier process has left unsynced.
+pub fn what_refuses_a_keyspaces_write_is_durable(engine: &Engine) {
+    for setup in setups(engine) {
+        let refuse: [fn(&Keyspace); 4] = [
+            |space| assert!(!space.put_if_absent("k", "2").unwrap()),
+            |space| drop(space.compare_and_swap("k", None, Some(b"2")).unwrap().unwrap_err()),
+            |space| drop(space.fetch_update("k", |value| value.map(<[u8]>::to_vec)).unwrap()),
+            |space| assert!(!space.update_if_exists("gone", "2").unwrap()),
+        ];
+        for (way, refuse) in refuse.into_iter().enumerate() {
+            let machine = Machine::new(&setup);
+            let db = machine.open_with(Options { sync: false, ..machine.options() }).unwrap();
+            let space = db.keyspace("space").unwrap();
+            space.put("gone", "1").unwrap();
+            db.sync().unwrap();
+            space.put("k", "1").unwrap();
+            space.delete("gone").unwrap();
+            let machine = machine.kill();
+            let db = machine.open_with(Options { sync: true, ..machine.options() }).unwrap();
+            refuse(&db.keyspace("space").unwrap());
+            for seed in 0..4 {
+                let again = machine.power_cut(seed).open().unwrap();
+                let space = again.keyspace("space").unwrap();
+                let found = (space.get("k").unwrap(), space.get("gone").unwrap());
+                assert_eq!(found, (Some("1".into()), None), "way {way}, {}", setup.name);
+            }
+        }
     }
 }
 

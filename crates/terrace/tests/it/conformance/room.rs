@@ -169,3 +169,46 @@ pub fn who_asks_too_much_harms_nobody_else(engine: &Engine) {
     assert_eq!((refused.into_inner(), db.all().len()), (40, 200));
     assert_clean(&db);
 }
+
+/// A pool that is larger than the medium has room for. `tlsm` counted on all of it, and refused every write, deletions as
+/// well, once the medium was full.
+pub fn a_medium_without_room_for_the_whole_pool_is_enough(engine: &Engine) {
+    if engine.kind.keeps_all_in_memory() {
+        return;
+    }
+    for granularity in granularities(engine) {
+        let mut setup = Setup::tiny("a full medium", engine);
+        setup.granularity = granularity;
+        let machine = Machine::new(&setup);
+        let media = machine.world().media();
+        media.set_limit(1 << 20);
+        let options = || {
+            let mut options = Options { pm_bytes: 16 << 20, ..machine.options() };
+            (options.tlsm.tiering, options.tlsm.list_bytes) = (terrace::TieringKind::Lru, 0);
+            options
+        };
+        let db = machine.open_with(options()).unwrap();
+        let key = |i: u32| i.wrapping_mul(0x9e37_79b1).to_be_bytes().repeat(4);
+        // In `split` the index takes more than a KiB a key of a small pool.
+        let (keys, bytes) = if engine.kind == terrace::EngineKind::Split { (500, 4000) } else { (4000, 600) };
+        let value = |i: u32| vec![i as u8; bytes];
+        let put = |db: &Db, i: u32| {
+            db.put(key(i), value(i)).unwrap_or_else(|e| panic!("{granularity:?}, put {i}: {e}"));
+        };
+        (0..keys).for_each(|i| put(&db, i));
+        (0..keys / 2).for_each(|i| db.delete(key(i)).unwrap());
+        assert_clean(&db);
+        drop(db);
+        let db = machine.open_with(options()).unwrap();
+        (keys / 2..keys).for_each(|i| assert_eq!(db.get(key(i)).unwrap().as_deref(), Some(&value(i)[..])));
+        assert_eq!(db.all().len() as u32, keys / 2);
+        // Room is taken again once there is some.
+        media.set_limit(16 << 20);
+        (0..keys).for_each(|i| put(&db, i));
+        assert_eq!(db.all().len() as u32, keys);
+        if engine.kind == terrace::EngineKind::Tlsm {
+            assert!(used(&db) > 1 << 20, "{} bytes of the pool are in use", used(&db));
+        }
+        assert_clean(&db);
+    }
+}

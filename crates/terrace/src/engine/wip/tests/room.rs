@@ -81,3 +81,24 @@ fn many_skiplists_take_little_each() {
         );
     }
 }
+
+/// A join whose failure began a flush, which begins compactions, was tried again for ever: a close and a repair, which
+/// wait for that, did not end.
+#[test]
+fn a_join_that_fails_is_not_tried_again_at_once() {
+    let world = world();
+    let wip = open(&world);
+    split(&wip, b"m");
+    put(&wip, b"a", b"1");
+    put(&wip, b"z", b"2");
+    let jobs = || (0..100).take_while(|_| wip.core.env.executor.help()).count();
+    world.fail_from(0);
+    wip.spawn_compaction();
+    let run = jobs();
+    assert!(run < 100 && world.fault_met().is_some(), "{run} jobs");
+    assert_eq!((wip.buckets().len(), wip.reshaped.joins.load(Ordering::Relaxed)), (2, 0));
+    world.heal();
+    wip.spawn_compaction();
+    assert!(jobs() < 100);
+    assert_eq!((wip.buckets().len(), wip.reshaped.joins.load(Ordering::Relaxed)), (1, 1));
+}
