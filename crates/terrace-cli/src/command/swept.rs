@@ -10,7 +10,8 @@ pub(super) fn sweep_and_close(db: &Db, deleted: Result<()>) -> Result<()> {
     let swept = deleted.as_ref().map_or(Ok(()), |()| db.sweep());
     let closed = db.close();
     deleted?;
-    match swept.and(closed) {
+    closed?;
+    match swept {
         Err(e) if e.is_out_of_space() => {
             let told = "what was to be deleted is deleted; its space comes back once there is room to write";
             let _ = writeln!(std::io::stderr(), "terrace: {told}: {e}");

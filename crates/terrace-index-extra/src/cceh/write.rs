@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use terrace_base::{Error, Result};
+use terrace_base::Result;
 use terrace_index::kinds;
 use terrace_index::parts::{NewPair, Pair, word_of};
 use terrace_pmem::POff;
@@ -95,7 +95,7 @@ impl<const BUCKETS: usize, const PROBE: usize> Cceh<BUCKETS, PROBE> {
     /// was no room.
     fn change<R>(&self, key: &[u8], attempt: &mut Attempt<'_, R>) -> Result<R> {
         match self.try_change(key, attempt) {
-            Err(Error::PoolFull { .. }) => {
+            Err(e) if e.is_out_of_space() => {
                 // Memory that waits for readers may be enough.
                 self.limbo.drain();
                 self.try_change(key, attempt)

@@ -150,7 +150,11 @@ impl Lists {
         let whole = bytes.next_multiple_of(pool.extent_bytes());
         let limit = self.limit();
         if self.bytes().saturating_add(whole) > limit {
-            return Err(Error::PoolFull { path: pool.path().to_path_buf(), requested: bytes, size: limit });
+            let path = pool.path().to_path_buf();
+            return Err(match limit < (self.inner.room)(pool.max_size()) {
+                true => Error::NoSpace { path },
+                false => Error::PoolFull { path, requested: bytes, size: limit },
+            });
         }
         pool.reserve_extent(kind, bytes)
     }

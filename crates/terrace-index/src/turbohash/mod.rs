@@ -271,7 +271,7 @@ impl TurboHash {
     /// A record, written and flushed.
     fn new_pair(&self, key: &[u8], value: &[u8]) -> Result<NewPair<'_>> {
         match NewPair::write(&self.pool, kinds::TURBOHASH_PAIR, key, value) {
-            Err(Error::PoolFull { .. }) => {
+            Err(e) if e.is_out_of_space() => {
                 // Memory that waits for readers may be enough.
                 self.limbo.drain();
                 NewPair::write(&self.pool, kinds::TURBOHASH_PAIR, key, value)

@@ -161,7 +161,7 @@ impl TurboHash {
     fn store_buckets(&self, held: &Held<'_>, mut buckets: Vec<Words>, bits: u32) -> Result<View> {
         let bytes = size_of_val(&*buckets) as u64;
         let block = match self.blocks.reserve(bytes) {
-            Err(Error::PoolFull { .. }) => {
+            Err(e) if e.is_out_of_space() => {
                 // Memory that waits for readers may be enough.
                 self.limbo.drain();
                 self.blocks.reserve(bytes)?

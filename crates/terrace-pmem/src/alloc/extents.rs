@@ -99,7 +99,7 @@ impl Pool {
     pub(super) fn reserve_units(&self, kind: u8, shape: Shape, bytes: u64) -> Result<(u64, u64)> {
         let units = bytes.div_ceil(self.extent_bytes()).max(1);
         match self.try_reserve_units(kind, shape, units) {
-            Err(Error::PoolFull { .. }) if self.trim_slabs()? => self.try_reserve_units(kind, shape, units),
+            Err(e) if e.is_out_of_space() && self.trim_slabs()? => self.try_reserve_units(kind, shape, units),
             other => other,
         }
     }
@@ -108,7 +108,10 @@ impl Pool {
         let leave = self.inner.alloc.kept.to_leave();
         let mut space = self.inner.alloc.space.lock();
         let unit = match space.take(units, leave) {
-            Some(unit) => unit,
+            Some(unit) => {
+                self.try_to_grow_again(&mut space);
+                unit
+            }
             None => {
                 self.grow_for(&mut space, units, leave)?;
                 space.take(units, leave).ok_or_else(|| self.full(units))?

@@ -26,8 +26,8 @@ const STEP_MIN_BYTES: u64 = 8 << 20;
 /// this size as far as the file fills them, and a store into the rest faults twice for each page of 4 KiB.
 const HUGE_BYTES: u64 = 2 << 20;
 
-/// How often a pool whose medium is full is asked how far it may grow, before that is tried.
-const ASKED_BEFORE_A_TRY: u32 = 16;
+/// How many extents a pool whose medium is full gives out before it tries to grow again.
+const TAKEN_BEFORE_A_TRY: u32 = 16;
 
 impl Pool {
     /// Grows so that `units` in a row are free, and `more` somewhere; as far as it may if that is less.
@@ -35,7 +35,9 @@ impl Pool {
         let limit = self.max_size() / self.extent_bytes();
         match self.grow_for_row(space, units.saturating_add(more)) {
             // Scattered units may suffice for the rest.
-            Err(Error::PoolFull { .. }) if more > 0 && space.units < limit => self.grow_for_row(space, units),
+            Err(e) if e.is_out_of_space() && more > 0 && space.units < limit => {
+                self.grow_for_row(space, units)
+            }
             other => other,
         }
     }
@@ -64,9 +66,10 @@ impl Pool {
         match self.grow_to(space, generous) {
             // The medium cannot give that much; perhaps it can give the needed amount. Others need room there, too: the
             // next steps begin small.
-            Err(Error::NoSpace { .. } | Error::PoolFull { .. }) if generous > needed => {
+            Err(e) if e.is_out_of_space() && generous > needed => {
                 space.step_limit = 1;
-                self.grow_to(space, needed)
+                // There may be such a row already, and too little beside it.
+                if needed > space.units { self.grow_to(space, needed) } else { Err(e) }
             }
             other => {
                 space.step_limit = space.step_limit.saturating_mul(2);
@@ -76,27 +79,28 @@ impl Pool {
     }
 
     /// Bytes that the pool may come to have, as far as is known: where its medium has refused to grow, those that it
-    /// has. Whoever asks often has it tried again now and then.
+    /// has.
     pub fn reachable_bytes(&self) -> u64 {
-        let asked = &self.inner.alloc.asked_while_short;
-        if asked.load(Ordering::Relaxed) == 0 {
-            return self.max_size();
-        }
-        let mut space = self.inner.alloc.space.lock();
-        let more = space.units + 1;
-        if asked.load(Ordering::Relaxed) >= ASKED_BEFORE_A_TRY
-            && more * self.extent_bytes() <= self.max_size()
-        {
-            // Of no use but to see whether there is room again.
-            let _ = self.grow_to(&mut space, more);
-        }
-        // Under the lock: a growth has reset it, or nobody has.
-        match asked.load(Ordering::Relaxed) {
+        match self.inner.alloc.taken_while_short.load(Ordering::Relaxed) {
             0 => self.max_size(),
-            times => {
-                asked.store(times.saturating_add(1), Ordering::Relaxed);
-                space.units * self.extent_bytes()
+            _ => self.size(),
+        }
+    }
+
+    /// Grows a little now and then where the medium has refused to: of no use but to see whether there is room again.
+    pub(super) fn try_to_grow_again(&self, space: &mut Space) {
+        let taken = &self.inner.alloc.taken_while_short;
+        match taken.load(Ordering::Relaxed) {
+            0 => {}
+            TAKEN_BEFORE_A_TRY => {
+                let tail = space.units - space.runs.tail(space.units);
+                let limit = self.max_size() / self.extent_bytes();
+                if let Some(more) = self.end_for(space, tail + 1).filter(|&more| more <= limit) {
+                    // Refused again, it begins to count anew.
+                    let _ = self.grow_to(space, more);
+                }
             }
+            times => taken.store(times + 1, Ordering::Relaxed),
         }
     }
 
@@ -146,7 +150,7 @@ impl Pool {
         if self.media().len() < len {
             let grown = self.grow_media(len);
             let is_short = matches!(grown, Err(Error::NoSpace { .. }));
-            alloc.asked_while_short.store(is_short.into(), Ordering::Relaxed);
+            alloc.taken_while_short.store(is_short.into(), Ordering::Relaxed);
             grown?;
         }
         self.extend_len(len);

@@ -110,9 +110,9 @@ pub(crate) struct Allocator {
     pub(crate) slabs: Slabs,
     shelves: Box<[OnceLock<Box<KindShelves>>]>,
     kept: kept::Kept,
-    /// How often it was asked how far the pool may grow since the medium has refused to; 0: it has not, or has grown
-    /// since.
-    pub(crate) asked_while_short: AtomicU32,
+    /// Extents given out since the medium has refused to grow, and one; 0: it has not, or has grown since. Changed under
+    /// the lock of `space`.
+    pub(crate) taken_while_short: AtomicU32,
     /// Whether something active at an unclean open is still unaccounted for.
     pub(crate) inherits: AtomicBool,
     /// Whether an owner cannot reclaim that yet.
@@ -128,7 +128,7 @@ impl Allocator {
             slabs: Slabs::default(),
             shelves: (0..256).map(|_| OnceLock::new()).collect(),
             kept: kept::Kept::default(),
-            asked_while_short: AtomicU32::new(0),
+            taken_while_short: AtomicU32::new(0),
             inherits: AtomicBool::new(false),
             is_put_off: AtomicBool::new(false),
         }

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
-use terrace_base::{Error, Result};
+use terrace_base::Result;
 
 use super::class::{CLASSES, Geometry, class_for};
 use super::slab::{Slab, SlabState, bit, slots_in};
@@ -52,7 +52,7 @@ impl Pool {
         }
         match self.more_slots(kind, class) {
             Ok(()) => {}
-            Err(Error::PoolFull { .. }) => {}
+            Err(e) if e.is_out_of_space() => {}
             Err(e) => return Err(e),
         }
         // Another thread may have taken every slot of the new slab, or freed one where there was none.

@@ -163,6 +163,11 @@ impl Pool {
         &*self.inner.media
     }
 
+    /// Whether it was made on an ordinary file, wherever it lies now.
+    pub fn was_made_in_file(&self) -> bool {
+        self.inner.superblock.is_of_pages()
+    }
+
     /// How stores are flushed to be durable.
     pub fn granularity(&self) -> Granularity {
         self.inner.media.granularity()

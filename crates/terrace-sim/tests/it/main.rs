@@ -3,6 +3,7 @@
 
 mod contract;
 mod explore;
+mod growth;
 mod planted;
 mod pool;
 mod raw;

@@ -132,11 +132,12 @@ impl LogHome {
     /// is one on persistent memory. A creation makes one to see what it lies on, and may have been cut short.
     pub fn note_found(&self, core: &Core, identity: &mut Identity) -> Result<()> {
         let (path, media) = pool::request(core, identity)?;
-        let is_ordinary = || {
-            let looked = pool::look_at(&core.env, &path, media);
-            looked.is_ok_and(|pool| pool.granularity() == Granularity::Page)
-        };
-        self.note(identity, self.beside.is_needed || core.env.pm.exists(&path)? && !is_ordinary());
+        let has_pool = core.env.pm.exists(&path)?
+            && match pool::look_at(&core.env, &path, media) {
+                Err(e @ Error::Locked { .. }) => return Err(e),
+                looked => !looked.is_ok_and(|pool| pool.was_made_in_file()),
+            };
+        self.note(identity, self.beside.is_needed || has_pool);
         Ok(())
     }
 

@@ -64,13 +64,6 @@ impl<B: WriteBuffer> LeveledTree<B> {
         if outcome.is_err() && self.jobs.is_closing() {
             return Ok(false);
         }
-        if let (Err(e), Some(lists)) = (&outcome, self.runs.lists())
-            && claim.task.may_wait()
-            && e.is_out_of_space()
-        {
-            lists.note_refusal();
-            return Ok(true);
-        }
         outcome.inspect_err(|_| self.core.counters.background_errors.add(1))?;
         Ok(true)
     }
@@ -117,6 +110,10 @@ impl<B: WriteBuffer> LeveledTree<B> {
                 // Output without room in persistent memory becomes a table.
                 let task = Task { kind: RunKind::Table, done: Vec::new(), ..task.clone() };
                 self.merge_runs(&task, levels, patience)?
+            }
+            Err(e) if e.is_out_of_space() && task.may_wait() => {
+                self.runs.lists().inspect(|lists| lists.note_refusal());
+                return Ok(());
             }
             outcome => outcome?,
         };

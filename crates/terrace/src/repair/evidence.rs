@@ -106,8 +106,8 @@ impl Evidence {
         Ok(found)
     }
 
-    /// The engine according to the files alone. Tables or logs that agree outvote a pool that none of them belongs to,
-    /// but not one whose engine keeps everything in it: files beside that are foreign for certain.
+    /// The engine according to the files alone. Tables or logs that agree leave open whether they are foreign, or a pool
+    /// of another engine that none of them belongs to.
     fn found(&self) -> Found {
         if let Some(engine) = self.manifest {
             return Found::One(engine);
@@ -121,8 +121,7 @@ impl Evidence {
                 let is_confirmed = count(u64::from(engine.number()) << 56 | owner) > 0;
                 match files.map_or(0, count) > 1 && !is_confirmed {
                     false => Found::One(engine),
-                    true if engine.keeps_all_in_memory() => Found::Either { pool: engine, files: other },
-                    true => Found::One(other),
+                    true => Found::Either { pool: engine, files: other },
                 }
             }
             (Some((engine, _)), Some(_)) => Found::One(engine),
@@ -200,16 +199,18 @@ mod tests {
         assert_eq!(judge(&tables, None), Some((lsm, Some(7))));
         assert_eq!(judge(&tables, Some(slm)), None);
         let pool = Evidence { pool: Some((slm, 9)), ..tables };
-        assert_eq!(judge(&pool, None), Some((lsm, Some(7))), "three tables outvote it");
+        assert_eq!(judge(&pool, None), None, "it, or three tables, are foreign");
+        assert_eq!(judge(&pool, Some(lsm)), Some((lsm, Some(7))));
+        assert_eq!(judge(&pool, Some(slm)), Some((slm, Some(5))), "two tables outvote it");
         let confirmed = Evidence { logs: [(1 << 56 | 9, 1)].into(), ..pool.clone() };
         assert_eq!(judge(&confirmed, None), Some((slm, Some(9))), "a log confirms it");
         let logs = Evidence { logs: [(2 << 56 | 8, 1)].into(), ..none };
         assert_eq!(judge(&logs, None), Some((lsm, Some(8))));
     }
 
-    /// Nothing that `turbo` writes lies beside its pool: tables there are foreign, or the pool is.
+    /// Tables beside a pool of another engine are foreign, or the pool is.
     #[test]
-    fn files_do_not_outvote_a_pool_that_holds_everything() {
+    fn files_do_not_outvote_another_engines_pool() {
         let (turbo, lsm) = (EngineKind::Turbo, EngineKind::Lsm);
         let with = |count| Evidence {
             pool: Some((turbo, 9)),

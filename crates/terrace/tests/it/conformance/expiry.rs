@@ -343,7 +343,8 @@ pub fn what_is_due_makes_room(engine: &Engine) {
         let db = Db::open_in(env, machine.dir(), machine.options()).unwrap();
         let space = expiring(&db, "space", Expiry::After(100 * SECOND));
         let put = |i: u32| space.put(i.to_be_bytes(), [i as u8; 1000]);
-        let Some(refused) = (0..3000).find(|i| put(*i).is_err_and(|e| e.is_out_of_space())) else { continue };
+        // Half as much again as a pool of this size takes by itself.
+        let Some(refused) = (0..1500).find(|i| put(*i).is_err_and(|e| e.is_out_of_space())) else { continue };
         while tidying.tidy() {}
         clock.advance(100 * SECOND);
         let tries = 20;
