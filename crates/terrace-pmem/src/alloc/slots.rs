@@ -38,7 +38,8 @@ impl Pool {
     /// Reserves at least `bytes`: a slot of the next class, or extents if they are more than the largest.
     /// Nothing in the pool changes until it is activated.
     ///
-    /// Errors: [`Error::PoolFull`] if the pool can grow no further, [`Error::NoSpace`] if its disk is full.
+    /// Errors: [`PoolFull`](terrace_base::Error::PoolFull) if the pool can grow no further,
+    /// [`NoSpace`](terrace_base::Error::NoSpace) if its disk is full.
     pub fn reserve(&self, kind: Kind, bytes: u64) -> Result<Slot> {
         owned(kind)?;
         self.admit(bytes)?;
@@ -126,7 +127,7 @@ impl Pool {
     /// drained: a crash before this thread's next drain may leave the slot active, for
     /// [`reclaim`](Pool::reclaim) to find.
     ///
-    /// Errors: [`Error::Corruption`] if no such slot of this kind is active.
+    /// Errors: [`Corruption`](terrace_base::Error::Corruption) if no such slot of this kind is active.
     pub fn free(&self, offset: u64, kind: Kind) -> Result<()> {
         if self.is_over() {
             return Ok(());
