@@ -153,10 +153,8 @@ impl Drop for Delivering<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
         let this = std::thread::current().id();
-        // The innermost: a listener may settle, and deliver.
-        if let Some(at) = state.deliverers.iter().rposition(|thread| *thread == this) {
-            state.deliverers.swap_remove(at);
-        }
+        // It is there once: who delivers does not settle.
+        state.deliverers.retain(|thread| *thread != this);
         state.waiting -= 1;
         self.0.delivered.notify_all();
     }

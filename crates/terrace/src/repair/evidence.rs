@@ -1,7 +1,8 @@
 //! Finds out which engine made a damaged database, and which database its files belong to.
 //!
-//! The manifest decides if it can be read. Otherwise the pool's owner decides unless files that agree contradict it,
-//! then the tables, then the logs. The caller's choice must not contradict them, and decides where nothing else does.
+//! The manifest decides if it can be read. Otherwise the pool's owner decides, then the tables, then the logs. The
+//! caller's choice must not contradict them. It decides where nothing else does, and where files that agree lie beside
+//! another engine's pool.
 
 use std::collections::BTreeMap;
 use std::path::Path;

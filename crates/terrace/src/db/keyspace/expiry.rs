@@ -68,8 +68,8 @@ impl Keyspace {
     /// # Errors
     ///
     /// Those of [`put`](Self::put); `InvalidArgument` if the keyspace was made without
-    /// [`KeyspaceOptions::expiry`](super::KeyspaceOptions::expiry), unless `ttl` is for ever: more than 2⁶⁴
-    /// milliseconds.
+    /// [`KeyspaceOptions::expiry`](super::KeyspaceOptions::expiry), unless `ttl` is for ever, as
+    /// `Duration::MAX` is.
     pub fn put_with_ttl(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, ttl: Duration) -> Result<()> {
         let op = Op { kind: Kind::Put, key: key.as_ref(), value: value.as_ref() };
         self.write_for(op, Some(millis(ttl)), Condition::None, WriteOptions::default()).map(drop)

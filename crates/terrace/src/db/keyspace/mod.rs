@@ -297,7 +297,7 @@ impl Keyspace {
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
     ) -> Result<Result<(), CasMismatch>> {
-        let swapped = self.swap(key.as_ref(), expected, new, WriteOptions::default())?;
+        let swapped = self.swap(key.as_ref(), expected, new)?;
         self.db.told(swapped.is_ok(), WriteOptions::default())?;
         Ok(swapped)
     }
@@ -310,9 +310,8 @@ impl Keyspace {
         mut update: impl FnMut(Option<&[u8]>) -> Option<V>,
     ) -> Result<Option<Bytes>> {
         let key = key.as_ref();
-        let options = WriteOptions::default();
-        let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| self.swap(key, expected, new, options);
-        let skips = match self.db.skips(options) {
+        let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| self.swap(key, expected, new);
+        let skips = match self.db.skips(WriteOptions::default()) {
             // What is written again lives longer.
             Skips::Same if self.open.is_dated() => Skips::Nothings,
             skips => skips,
@@ -341,9 +340,8 @@ impl Keyspace {
         key: &[u8],
         expected: Option<&[u8]>,
         new: Option<&[u8]>,
-        options: WriteOptions,
     ) -> Result<Result<(), CasMismatch>> {
-        let swapped = self.exchange(key, expected, new, options)?;
+        let swapped = self.exchange(key, expected, new, WriteOptions::default())?;
         if swapped.is_ok() {
             let kind = if new.is_some() { Kind::Put } else { Kind::Delete };
             self.open.counts.count(Op { kind, key, value: new.unwrap_or_default() });

@@ -99,8 +99,8 @@ impl Reads {
             // Before the first of them.
             Bound::Excluded(to) => is_high(to) && to.len() > 1,
         };
-        self.ranges.iter().any(reaches_high)
-            || self.keys.last_key_value().is_some_and(|(key, _)| is_high(key))
+        let mut read = self.ranges.iter().filter(|range| !range.spans().is_empty());
+        read.any(reaches_high) || self.keys.last_key_value().is_some_and(|(key, _)| is_high(key))
     }
 
     /// Whether it has read a key that is such a one by itself, and not as one of a range.
@@ -305,6 +305,14 @@ mod tests {
         let mut reads = Reads::default();
         let range = reads.open_range(Bound::Included(key("b")), Bound::Excluded(key("y")));
         assert!(reads.is_empty() && !reads.has_ranges(), "nothing of it was read");
+        let all = reads.open_range(Bound::Unbounded, Bound::Unbounded);
+        assert!(!reads.may_be_moved());
+        reads.note_step(range, Direction::Forward, &key("b"));
+        assert!(!reads.may_be_moved(), "it ends before what is moved");
+        reads.note_step(all, Direction::Forward, &key("a"));
+        assert!(reads.may_be_moved());
+        let mut reads = Reads::default();
+        let range = reads.open_range(Bound::Included(key("b")), Bound::Excluded(key("y")));
         reads.note_step(range, Direction::Forward, &key("c"));
         reads.note_step(range, Direction::Forward, &key("d"));
         assert_eq!(reads.ranges[range].spans(), [(included("b"), included("d"))]);
