@@ -13,7 +13,7 @@ const KEYS: [&[u8]; 2] = [b"a", b"b"];
 
 #[derive(Default)]
 struct Shared {
-    recent: Arc<RecentWrites>,
+    recent: RecentWrites,
     visible: AtomicU64,
     /// Of each key, the number of its last write.
     written: [AtomicU64; 2],
@@ -34,7 +34,7 @@ impl Shared {
 
     /// Begins, and looks whether each key was written since.
     fn transact(&self) {
-        let _watch = self.recent.watch();
+        self.recent.watch(self.visible.load(Ordering::SeqCst));
         let then = self.visible.load(Ordering::SeqCst);
         for (key, written) in KEYS.iter().zip(&self.written) {
             let now = self.visible.load(Ordering::SeqCst);

@@ -52,9 +52,14 @@ impl<'a> Expected<'a> {
         Expected { value, found: RefCell::new(None) }
     }
 
+    /// Whether `value` is the expected one.
+    pub fn is(&self, value: Option<&[u8]>) -> bool {
+        self.value == value
+    }
+
     /// Whether `value` is the expected one; another is kept.
     pub fn accepts(&self, value: Option<Bytes>) -> bool {
-        let is_expected = self.value == value.as_deref();
+        let is_expected = self.is(value.as_deref());
         if !is_expected {
             self.found.replace(value);
         }

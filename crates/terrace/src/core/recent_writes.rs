@@ -3,40 +3,34 @@
 //! Keys share slots by their hashes, and a slot has the number of the last write of any of its keys. So what is
 //! answered is "nobody has written it" or "perhaps somebody has", and the latter costs a look and no more.
 //!
-//! 1. The leader notes a group before it applies it, while somebody watches. Who sees the group by the visible
+//! 1. The leader notes a group before it applies it, if a transaction began not long ago. Who sees the group by the visible
 //!    number sees what was noted of it.
 //! 2. What was noted is one run of numbers without a gap. Groups that were not noted, deleted ranges, and
 //!    numbers that something else has taken, as an ingest does, begin the run anew.
 //! 3. An answer is given only where the run covers everything between then and now. So it does not matter how soon a
-//!    leader learns that somebody watches.
+//!    leader learns that somebody asks, nor when it forgets that.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use terrace_base::checksum::hash64;
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// Slots: 64 KiB, made when somebody first watches.
+/// Slots: 64 KiB, made when the first transaction begins.
 const SLOTS: usize = if cfg!(terrace_model) { 4 } else { 1 << 13 };
+
+/// Writes that are noted for a transaction. After more of them few slots are as they were.
+const NOTED: u64 = if cfg!(terrace_model) { 2 } else { 4 * SLOTS as u64 };
 
 #[derive(Debug, Default)]
 pub(crate) struct RecentWrites {
-    watchers: AtomicU64,
+    /// Writes up to this number are noted.
+    until: AtomicU64,
     /// The run has what was written after this number,
     from: AtomicU64,
     /// up to this one.
     to: AtomicU64,
     slots: OnceLock<Box<[AtomicU64]>>,
-}
-
-/// Has writes noted as long as it is kept.
-#[derive(Debug)]
-pub(crate) struct Watch(Arc<RecentWrites>);
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.0.watchers.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 /// What was noted of the writes between two numbers: all of them.
@@ -58,11 +52,12 @@ fn slot_of<'s>(slots: &'s [AtomicU64], key: &[u8]) -> &'s AtomicU64 {
 }
 
 impl RecentWrites {
-    /// Has writes noted from about now on.
-    pub fn watch(self: &Arc<Self>) -> Watch {
+    /// Has the next writes after `now` noted.
+    pub fn watch(&self, now: u64) {
         self.slots.get_or_init(|| (0..SLOTS).map(|_| AtomicU64::new(0)).collect());
-        self.watchers.fetch_add(1, Ordering::Relaxed);
-        Watch(self.clone())
+        if self.until.load(Ordering::Relaxed) < now + NOTED / 2 {
+            self.until.store(now + NOTED, Ordering::Relaxed);
+        }
     }
 
     /// Notes a group of the numbers from `first` to `last` that writes `keys`, and perhaps `deletes_range`. Called by
@@ -73,7 +68,7 @@ impl RecentWrites {
         keys: impl Iterator<Item = &'k [u8]>,
         deletes_range: bool,
     ) {
-        let slots = self.slots.get().filter(|_| self.watchers.load(Ordering::Relaxed) > 0);
+        let slots = self.slots.get().filter(|_| self.until.load(Ordering::Relaxed) >= first);
         let Some(slots) = slots else { return };
         keys.for_each(|key| slot_of(slots, key).store(last, Ordering::Relaxed));
         if deletes_range {
@@ -108,8 +103,8 @@ mod tests {
 
     #[test]
     fn what_was_written_since_is_told() {
-        let recent = Arc::new(RecentWrites::default());
-        let _watch = recent.watch();
+        let recent = RecentWrites::default();
+        recent.watch(10);
         note(&recent, (11, 12), "a");
         note(&recent, (13, 13), "b");
         let of = |key, then| is_untouched(&recent, key, then, 13);
@@ -123,29 +118,32 @@ mod tests {
 
     #[test]
     fn what_was_not_noted_is_not_spoken_for() {
-        let recent = Arc::new(RecentWrites::default());
+        let recent = RecentWrites::default();
         note(&recent, (1, 1), "a");
-        assert_eq!(is_untouched(&recent, "a", 0, 1), None, "nobody watched");
-        let watch = recent.watch();
-        note(&recent, (2, 2), "a");
-        drop(watch);
-        note(&recent, (3, 3), "b");
-        assert_eq!(is_untouched(&recent, "b", 2, 3), None);
-        let _watch = recent.watch();
-        note(&recent, (4, 4), "c");
-        assert_eq!(is_untouched(&recent, "b", 2, 4), None, "3 was not noted");
-        assert_eq!(is_untouched(&recent, "b", 3, 4), Some(true));
-        // Something else takes the numbers up to 100.
-        note(&recent, (101, 101), "c");
+        assert_eq!(is_untouched(&recent, "a", 0, 1), None, "no transaction had begun");
+        recent.watch(1);
+        note(&recent, (2, NOTED), "a");
+        let (last, next) = (NOTED + 1, NOTED + 2);
+        note(&recent, (last, last), "c");
+        assert_eq!(is_untouched(&recent, "b", 1, last), Some(true));
+        note(&recent, (next, next), "b");
+        assert_eq!(is_untouched(&recent, "b", last, next), None, "the transaction began long ago");
+        recent.watch(next);
+        let (first, far) = (next + 1, next + 100);
+        note(&recent, (first, first), "c");
+        assert_eq!(is_untouched(&recent, "b", last, first), None, "one was not noted");
+        assert_eq!(is_untouched(&recent, "b", next, first), Some(true));
+        // Something else takes the numbers between.
+        note(&recent, (far, far), "c");
         assert_eq!(
-            (is_untouched(&recent, "b", 4, 101), is_untouched(&recent, "b", 100, 101)),
+            (is_untouched(&recent, "b", first, far), is_untouched(&recent, "b", far - 1, far)),
             (None, Some(true))
         );
-        recent.note((102, 102), std::iter::empty(), true);
-        assert_eq!(is_untouched(&recent, "b", 101, 102), None, "a range was deleted");
-        note(&recent, (103, 103), "c");
+        recent.note((far + 1, far + 1), std::iter::empty(), true);
+        assert_eq!(is_untouched(&recent, "b", far, far + 1), None, "a range was deleted");
+        note(&recent, (far + 2, far + 2), "c");
         assert_eq!(
-            (is_untouched(&recent, "b", 101, 103), is_untouched(&recent, "b", 102, 103)),
+            (is_untouched(&recent, "b", far, far + 2), is_untouched(&recent, "b", far + 1, far + 2)),
             (None, Some(true))
         );
     }

@@ -7,7 +7,7 @@ use terrace_base::{Error, Result};
 
 use super::iter::{DbIter, item_of};
 use crate::core::engine::EngineIter;
-use crate::db::read::Hold;
+use crate::db::hold::Hold;
 use crate::keyspaces::Space;
 
 /// All entries of a keyspace, once each: in key order, or in no order if the engine has none.

@@ -13,7 +13,7 @@ use terrace_pmem::Pool;
 
 use crate::core::empty_ranges::Skip;
 use crate::core::engine::{Direction, EngineIter, Step};
-use crate::db::read::Hold;
+use crate::db::hold::Hold;
 use crate::keyspaces::{Places, Space};
 
 /// The entries between two places, in order, from both ends.
@@ -296,7 +296,8 @@ impl DbIter {
         Ok(DbIter { space, parts, failed: false })
     }
 
-    /// Goes to `key`: `next` returns the first entry at or after it, and never one before the range.
+    /// Goes to `key`: `next` returns the first entry at or after it, and never one before the range, nor one that
+    /// `next_back` has returned or passed.
     pub fn seek(&mut self, key: impl AsRef<[u8]>) {
         let place = self.space.encode(key.as_ref());
         // The place lies in one part: the other one is at its beginning, or at its end.
@@ -307,7 +308,7 @@ impl DbIter {
     }
 
     /// Goes to `key` from behind: `next_back` returns the last entry at or before it, and never one after the
-    /// range.
+    /// range, nor one that `next` has returned or passed.
     pub fn seek_for_prev(&mut self, key: impl AsRef<[u8]>) {
         let place = self.space.encode(key.as_ref());
         self.parts.first.seek_for_prev(&place);

@@ -6,6 +6,7 @@ mod entries;
 mod explain;
 mod filtering;
 mod folding;
+mod hold;
 mod ingest;
 mod iter;
 mod keyspace;
@@ -37,6 +38,7 @@ use crate::core::engine::Engine;
 use crate::core::masked::Masked;
 use crate::core::report::{CheckReport, RepairReport};
 use crate::db::commit::CommitQueue;
+use crate::db::hold::Reading;
 use crate::db::keyspace::catalog::Catalog;
 use crate::db::keyspace::sweep::Sweeps;
 use crate::db::range_delete::RangeDeletes;
@@ -88,7 +90,7 @@ pub struct Db {
 }
 
 /// Held by everything that still reads the database's files and pool, so that nobody opens them beside it.
-type DirectoryLock = Arc<Option<Box<dyn FileLock>>>;
+type DirectoryLock = Option<Box<dyn FileLock>>;
 
 /// What the handles of a database share. The last of them closes it.
 #[derive(Debug)]
@@ -96,8 +98,8 @@ struct Inner {
     store: Arc<Store>,
     /// The outcome of closing the engine, which is done once.
     outcome: OnceLock<Result<()>>,
-    /// Last, as everything else may use what it guards.
-    lock: DirectoryLock,
+    /// Last: it has the lock.
+    reading: Arc<Reading>,
 }
 
 impl Deref for Inner {
@@ -174,7 +176,6 @@ impl Db {
         core.snapshots.advance(last);
         let queue = CommitQueue::default();
         let (last_seq, streams, closed) = (AtomicU64::new(last), AtomicU64::new(0), AtomicBool::new(false));
-        let (outcome, lock) = (OnceLock::new(), Arc::new(lock));
         let give_up = |engine: &Arc<dyn Engine>| {
             // Another opening meets none of its jobs. Why it cannot be opened says more than why it cannot be closed.
             let _ = engine.close();
@@ -203,7 +204,9 @@ impl Db {
         }
         store.recall_marker();
         store.recall_keyspaces();
-        let db = Db { inner: Arc::new(Inner { store: Arc::new(store), outcome, lock }) };
+        let reading = Arc::new(Reading::new(&store, lock));
+        let (store, outcome) = (Arc::new(store), OnceLock::new());
+        let db = Db { inner: Arc::new(Inner { store, outcome, reading }) };
         if !read_only {
             keyspace::sweep::follow_filters(&db.inner.store);
         }

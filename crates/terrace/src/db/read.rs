@@ -5,23 +5,16 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use terrace_base::{Error, Result};
+use terrace_base::Result;
 
-use crate::core::Core;
-use crate::core::deadlines::Deadlines;
-use crate::core::empty_ranges::EmptyRanges;
-use crate::core::engine::Engine;
-use crate::core::snapshots::Held;
 use crate::db::entries::Entries;
-use crate::db::iter::{DbIter, StoredIter};
+use crate::db::hold::Hold;
+use crate::db::iter::DbIter;
 use crate::db::keyspace::{Keyspace, catalog};
 use crate::db::range::KeyRange;
 use crate::db::shown::shown;
-use crate::db::{Db, DirectoryLock, Store};
-use crate::keyspaces::{Places, Space, after_prefix, is_high};
-
-/// Keys that are looked up together: they need memory and a moment without changes, and may be millions.
-const TOGETHER: usize = 1024;
+use crate::db::{Db, Store};
+use crate::keyspaces::{Space, after_prefix};
 
 impl Db {
     /// The value of `key`, if it exists.
@@ -121,7 +114,8 @@ impl Db {
 
     /// The same without a look at the clock.
     pub(super) fn snapshot_in_passing(&self) -> Snapshot {
-        let (mut hold, space) = self.inner.catalog.at_one_moment(|| Hold::new(&self.inner, &self.inner.lock));
+        let (mut hold, space) =
+            self.inner.catalog.at_one_moment(|| Hold::new(&self.inner.reading, &self.inner.catalog));
         hold.default = space;
         Snapshot { hold: Arc::new(hold), space }
     }
@@ -184,150 +178,6 @@ pub struct Snapshot {
     space: Space,
 }
 
-/// The registered sequence number, released before the engine is told.
-#[derive(Debug)]
-pub(crate) struct Hold {
-    held: Option<Held>,
-    seq: u64,
-    core: Arc<Core>,
-    engine: Arc<dyn Engine>,
-    /// The opening of the database: see [`OpenKeyspace`](crate::keyspaces::OpenKeyspace).
-    owner: u64,
-    /// Where the default keyspace lies.
-    default: Space,
-    /// Why it is not known whose the places behind byte 255 are, if it is not.
-    unreadable: Option<Error>,
-    _lock: DirectoryLock,
-}
-
-impl Hold {
-    fn new(store: &Store, lock: &DirectoryLock) -> Hold {
-        let (core, engine) = (store.core.clone(), store.engine.clone());
-        let held = engine.hold(&core.snapshots);
-        let seq = held.seq();
-        Hold {
-            held: Some(held),
-            seq,
-            core,
-            engine,
-            owner: store.catalog.owner,
-            default: Space::Alone,
-            unreadable: store.catalog.check_readable().err(),
-            _lock: lock.clone(),
-        }
-    }
-
-    pub fn seq(&self) -> u64 {
-        self.seq
-    }
-
-    pub fn engine(&self) -> &Arc<dyn Engine> {
-        &self.engine
-    }
-
-    pub fn owner(&self) -> u64 {
-        self.owner
-    }
-
-    /// Refuses a key of the default keyspace that may be another's.
-    #[inline]
-    pub fn check_owner_of(&self, key: &[u8]) -> Result<()> {
-        match &self.unreadable {
-            Some(unreadable) if is_high(key) => Err(unreadable.clone()),
-            _ => Ok(()),
-        }
-    }
-
-    /// See [`Core::look_at_clock`].
-    pub fn look_at_clock(&self) {
-        self.core.look_at_clock();
-    }
-
-    /// Which entries are dated.
-    pub fn deadlines(&self) -> &Deadlines {
-        &self.core.deadlines
-    }
-
-    /// Ranges that walks have found empty.
-    pub fn empty_ranges(&self) -> &EmptyRanges {
-        &self.core.empty_ranges
-    }
-
-    /// The number of failed mappings of tables so far.
-    #[inline]
-    pub fn failed_maps(&self) -> u64 {
-        self.core.table_reader.maps().failures()
-    }
-
-    /// See [`Core::shown_as_zeros`].
-    pub fn shown_as_zeros(&self) -> Error {
-        self.core.shown_as_zeros()
-    }
-
-    /// See [`TableReader::soundly`](crate::core::table_reads::TableReader::soundly).
-    pub fn soundly<T>(&self, read: impl FnMut() -> T) -> T {
-        self.core.table_reader.soundly(read)
-    }
-
-    /// The value of the key at `place`.
-    pub fn get(&self, place: &[u8]) -> Result<Option<Bytes>> {
-        let _timing = self.core.begin_get();
-        let found = self.engine.get(place, Some(self.seq))?;
-        self.engine.intact()?;
-        Ok(found)
-    }
-
-    /// What `f` makes of that value.
-    pub fn get_with<T>(&self, place: &[u8], f: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
-        let _timing = self.core.begin_get();
-        shown(&self.core, &*self.engine, place, Some(self.seq), f)
-    }
-
-    /// Whether there is a key at `place`, whatever its value is.
-    pub fn contains(&self, place: &[u8]) -> Result<bool> {
-        let _timing = self.core.begin_get();
-        let found = self.soundly(|| match self.core.deadlines.is_dated(place, Some(self.seq)) {
-            true => self.engine.get_with(place, Some(self.seq), &mut |_| ()),
-            false => self.engine.version(place, Some(self.seq)).map(|version| version.is_some()),
-        })?;
-        self.engine.intact()?;
-        Ok(found)
-    }
-
-    /// The values of the keys at `places`.
-    pub fn get_many(&self, places: &[&[u8]]) -> Result<Vec<Option<Bytes>>> {
-        self.core.counters.gets.add(places.len() as u64);
-        let found = self.soundly(|| {
-            let found = places.chunks(TOGETHER).map(|places| self.engine.get_many(places, self.seq));
-            found.collect::<Result<Vec<_>>>().map(|parts| parts.into_iter().flatten().collect())
-        });
-        self.engine.intact()?;
-        found
-    }
-
-    /// The entries between two places.
-    pub fn range(self: &Arc<Self>, range: Places) -> Result<StoredIter> {
-        self.engine.ordered()?;
-        self.core.counters.iterators.add(1);
-        Ok(StoredIter::new(self.clone(), range))
-    }
-
-    /// Refuses what was read since `failed_maps` mappings had failed, if it may depend on data that differs
-    /// from what was written.
-    #[inline]
-    pub fn intact_since(&self, failed_maps: u64) -> Result<()> {
-        self.engine.intact()?;
-        self.core.table_reader.intact_since(failed_maps, &self.core.dir)
-    }
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        self.held = None;
-        self.engine.released();
-    }
-}
-
 impl Snapshot {
     pub(super) fn hold(&self) -> &Arc<Hold> {
         &self.hold
@@ -358,7 +208,7 @@ impl Snapshot {
     /// `InvalidArgument` if the keyspace is another database's; `NoKeyspace` if it was dropped before.
     pub fn keyspace(&self, keyspace: &Keyspace) -> Result<Snapshot> {
         let open = keyspace.open();
-        open.check_is_of(self.hold.owner)?;
+        open.check_is_of(self.hold.owner())?;
         let there = || self.hold.get(&catalog::place_of(&open.name));
         let space = match self.hold.default {
             Space::Alone => Space::Nowhere,
@@ -428,10 +278,10 @@ impl Snapshot {
 
     /// All entries, in key order if the engine has one.
     pub fn entries(&self) -> Result<Entries> {
-        if self.space != Space::Alone && self.hold.engine.ordered().is_ok() {
+        if self.space != Space::Alone && self.hold.engine().ordered().is_ok() {
             return self.iter().map(Entries::in_order);
         }
-        self.hold.core.counters.iterators.add(1);
+        self.hold.count_iterator();
         Entries::new(self.hold.clone(), self.space)
     }
 

@@ -22,8 +22,9 @@ use crate::batch::Op;
 use crate::core::condition::{Condition, Expected};
 use crate::core::recent_writes::Noted;
 use crate::core::snapshots::Held;
+use crate::db::hold::Hold;
 use crate::db::keyspace::sweep;
-use crate::db::read::{Hold, Snapshot};
+use crate::db::read::Snapshot;
 use crate::db::write::counts_of;
 use crate::db::{Db, Store};
 use crate::keyspaces::Space;
@@ -46,17 +47,19 @@ impl Transaction {
 
     /// [`commit`](Self::commit), with `options`.
     pub fn commit_with(self, options: WriteOptions) -> Result<()> {
-        if self.state.lock().writes.newest().is_empty() && !options.sync {
+        let is_empty = self.state.lock().writes.newest().is_empty();
+        if is_empty && (!options.sync || self.read_only) {
             return Ok(());
         }
         let db = Db { inner: self.db.upgrade().ok_or(Error::Closed)? };
+        if is_empty {
+            return db.sync();
+        }
         sweep::after_write(&db.inner.store, self.commit_to(&db, options))
     }
 
     fn commit_to(self, db: &Db, options: WriteOptions) -> Result<()> {
-        let Transaction {
-            snapshot, watch: _watch, options: TransactionOptions { isolation, .. }, state, ..
-        } = self;
+        let Transaction { snapshot, options: TransactionOptions { isolation, .. }, state, .. } = self;
         let State { writes, mut reads, keyspaces, .. } = state.into_inner();
         let _not_dropped = db.inner.catalog.write_to(&keyspaces)?;
         let counts = |keyspace: &Arc<_>| counts_of(keyspace, writes.ops().map(|op| (op, false)));
@@ -70,7 +73,7 @@ impl Transaction {
                 reads.note(key.clone(), Seen::OfSnapshot);
             });
         }
-        let outcome = if writes.newest().is_empty() || reads.is_empty() {
+        let outcome = if reads.is_empty() {
             drop(snapshot);
             match writes.only() {
                 Some(op) => db.write_one(op, Condition::None, options).map(drop),

@@ -41,9 +41,9 @@ use self::copies::Copies;
 use self::reads::{Reads, Seen};
 use self::writes::{Writes, Written};
 use crate::batch::{MAX_VALUE_BYTES, Op};
-use crate::core::recent_writes::Watch;
+use crate::db::hold::Hold;
 use crate::db::range::KeyRange;
-use crate::db::read::{Hold, Snapshot};
+use crate::db::read::Snapshot;
 use crate::db::{Db, Inner};
 use crate::keyspaces::{DEADLINE_BYTES, OpenKeyspace, Space, after_prefix, is_high};
 use crate::options::WriteOptions;
@@ -119,8 +119,6 @@ impl Default for TransactionOptions {
 pub struct Transaction {
     db: Weak<Inner>,
     snapshot: Snapshot,
-    /// Since before the snapshot was taken.
-    watch: Option<Watch>,
     read_only: bool,
     options: TransactionOptions,
     state: Mutex<State>,
@@ -182,17 +180,12 @@ impl Db {
     /// [`transaction`](Self::transaction), with `options`.
     pub fn transaction_with(&self, options: TransactionOptions) -> Transaction {
         let (db, read_only) = (Arc::downgrade(&self.inner), self.inner.read_only);
-        let may_ask = self.inner.engine.writes_by_groups() && !read_only;
-        let watch = may_ask.then(|| self.inner.core.recent_writes.watch());
-        self.inner.core.look_at_clock_seldom();
-        Transaction {
-            db,
-            snapshot: self.snapshot_in_passing(),
-            watch,
-            read_only,
-            options,
-            state: Mutex::default(),
+        let core = &self.inner.core;
+        if self.inner.engine.writes_by_groups() && !read_only {
+            core.recent_writes.watch(core.snapshots.visible());
         }
+        core.look_at_clock_seldom();
+        Transaction { db, snapshot: self.snapshot_in_passing(), read_only, options, state: Mutex::default() }
     }
 }
 
@@ -351,6 +344,7 @@ impl Transaction {
             match reads.of(place) {
                 Some(Seen::Value(value)) => return Ok(value.is_some()),
                 Some(Seen::Exists) => return Ok(true),
+                Some(Seen::Gone) => return Ok(false),
                 _ => {}
             }
         }
@@ -364,7 +358,7 @@ impl Transaction {
         let exists = self.snapshot.hold().contains(place)?;
         let seen = if exists { Seen::Exists } else { Seen::Value(None) };
         let State { reads, copies, .. } = &mut *self.state.lock();
-        Ok(*reads.note(copies.of(place), seen) != Seen::Value(None))
+        Ok(!matches!(reads.note(copies.of(place), seen), Seen::Value(None) | Seen::Gone))
     }
 
     fn get_many_in<K: AsRef<[u8]>>(

@@ -25,7 +25,7 @@ use terrace_base::{Error, Result};
 use crate::core::empty_ranges::{EmptyRanges, Skip};
 use crate::core::engine::{Direction, Engine, EngineIter};
 use crate::core::recent_writes::Noted;
-use crate::db::read::Hold;
+use crate::db::hold::Hold;
 use crate::db::transaction::writes::Overlay;
 use crate::keyspaces::is_high;
 

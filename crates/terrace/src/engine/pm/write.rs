@@ -6,8 +6,10 @@
 //! Without snapshots nothing is read of the replaced version. With snapshots the replaced version may be
 //! needed: the new one then names it, and a deletion is a record, too.
 
+use bytes::Bytes;
 use terrace_base::{Error, Result};
 use terrace_index::PointIndex;
+use terrace_index::point::admit_word;
 use terrace_pmem::Claim;
 use terrace_table::Kind;
 
@@ -18,7 +20,7 @@ use super::placed::Placed;
 use super::read::Outcome;
 use super::sparse::{FIRST_SLABS, MOST_TIMES};
 use crate::batch::Op;
-use crate::core::condition::Condition;
+use crate::core::condition::{Condition, Expected};
 use crate::core::engine::no_operands;
 use crate::versions::{NewRecord, Version};
 
@@ -161,9 +163,54 @@ impl<E: PmEngine> PmStore<E> {
         let _here = self.limbo.enter();
         let newest = self.core.snapshots.newest();
         match (condition, newest) {
-            (Condition::None, 0) => self.write_blindly(op, placed).map(|()| true),
-            (condition, newest) => self.write_over(op, condition, newest, placed),
+            (Condition::None, 0) => return self.write_blindly(op, placed).map(|()| true),
+            (Condition::IfIs(expected), 0) if self.lies_in_pool(op) => {
+                if let Some(done) = self.swap(op, expected, placed)? {
+                    return Ok(done);
+                }
+            }
+            _ => {}
         }
+        self.write_over(op, condition, newest, placed)
+    }
+
+    /// Whether `op` puts what lies in the pool alone, and no range tombstone hides what it replaces.
+    fn lies_in_pool(&self, op: &Op<'_>) -> bool {
+        op.kind == Kind::Put && !self.goes_elsewhere(op) && !self.core.range_tombstones.is_over(op.key)
+    }
+
+    /// Puts while no snapshot is held if the key has the expected value, on one way through the index. `None`: the
+    /// value is elsewhere or there is no room, and nothing has happened.
+    fn swap(&self, op: &Op<'_>, expected: &Expected<'_>, placed: &Placed<'_, '_, E>) -> Result<Option<bool>> {
+        let new = match self.store(op, None, placed) {
+            // What refuses the write may be the value.
+            Err(e) if e.is_out_of_space() => return Ok(None),
+            new => new?,
+        };
+        let word = Some(admit_word(new.word().bits())?);
+        let mut holds = Ok(None);
+        let before = self.index.update(op.key, &mut |now| {
+            holds = self.is_expected(op.key, now, expected);
+            matches!(holds, Ok(Some(true))).then_some(word)
+        })?;
+        if !matches!(holds, Ok(Some(true))) {
+            return holds;
+        }
+        self.replaced_all(op.key, before, Some(new.keep()));
+        Ok(Some(true))
+    }
+
+    /// Whether `key` has the expected value if its newest version is `now`; `None` if that is not in the pool.
+    fn is_expected(&self, key: &[u8], now: Option<u64>, expected: &Expected<'_>) -> Result<Option<bool>> {
+        let version = self.decode_some(now)?.map(|word| self.named(word, key)).transpose()?;
+        let value = match version {
+            Some(Named::Record(record)) if !record.word.is_remote() => {
+                (!record.word.is_tombstone()).then_some(record.value)
+            }
+            Some(_) => return Ok(None),
+            None => None,
+        };
+        Ok(Some(expected.is(value) || expected.accepts(value.map(Bytes::copy_from_slice))))
     }
 
     /// Writes while no snapshot is held: no replaced version is needed.
@@ -177,11 +224,16 @@ impl<E: PmEngine> PmStore<E> {
             Kind::Delete => (self.index.remove(op.key)?, None),
             Kind::Operand => return Err(no_operands()),
         };
+        self.replaced_all(op.key, old, new);
+        Ok(())
+    }
+
+    /// Retires `old` and all versions under it: `new` has replaced it, and nobody needs them.
+    fn replaced_all(&self, key: &[u8], old: Option<u64>, new: Option<VersionRefOf<E>>) {
         self.afterwards(self.decode_some(old).and_then(|old| {
             self.note_weight(new, old);
-            self.retire(op.key, old.map_or(Old::Absent, Old::AllGo))
+            self.retire(key, old.map_or(Old::Absent, Old::AllGo))
         }));
-        Ok(())
     }
 
     /// Tells the engine's home that a version has been written.
