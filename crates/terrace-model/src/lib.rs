@@ -20,14 +20,8 @@ mod sync;
 
 /// What the commit queue needs of a batch.
 mod batch {
-    use terrace_table::Kind;
-
     #[derive(Debug)]
     pub struct NewRangeTombstone;
-
-    pub struct Op {
-        pub kind: Kind,
-    }
 
     #[derive(Debug, Default)]
     pub struct WriteBatch(pub Vec<u8>);
@@ -47,8 +41,8 @@ mod batch {
             None
         }
 
-        pub fn ops(&self) -> impl Iterator<Item = Op> {
-            self.0.iter().map(|_| Op { kind: Kind::Put })
+        pub fn is_deletion(&self) -> bool {
+            false
         }
     }
 }

@@ -52,6 +52,8 @@ struct Rare {
     range_tombstone: Option<NewRangeTombstone>,
     /// Which puts are merges, in order: their value is an operand, until the values are known.
     merges: Vec<Merge>,
+    /// What it puts is there to delete more.
+    is_deletion: bool,
 }
 
 /// A put that is a merge.
@@ -121,6 +123,17 @@ impl WriteBatch {
             // Otherwise it is dropped with the closure.
             let _ = SPARE.try_with(|spare| spare.set(self.encoded));
         }
+    }
+
+    /// It is a deletion, although it puts what says so: it may take room that is kept back for deletions.
+    pub(crate) fn count_as_deletion(&mut self) {
+        self.rare().is_deletion = true;
+    }
+
+    /// Whether nothing is added.
+    pub(crate) fn is_deletion(&self) -> bool {
+        self.rare.as_ref().is_some_and(|rare| rare.is_deletion)
+            || self.ops().all(|op| op.kind == Kind::Delete)
     }
 
     fn rare(&mut self) -> &mut Rare {
@@ -303,12 +316,7 @@ impl WriteBatch {
         encoded.clear();
         (*len, *has_high) = (0, false);
         if let Some(rare) = rare {
-            let Rare { error, keyspaces, placed, range_deletes, range_tombstone, merges } = &mut **rare;
-            keyspaces.clear();
-            placed.clear();
-            range_deletes.clear();
-            merges.clear();
-            (*error, *range_tombstone) = (None, None);
+            **rare = Rare::default();
         }
     }
 

@@ -148,12 +148,13 @@ impl Lists {
     pub(super) fn reserve(&self, kind: Kind, bytes: u64) -> Result<Extent> {
         let pool = &self.inner.pool;
         let whole = bytes.next_multiple_of(pool.extent_bytes());
-        let limit = self.limit();
-        if self.bytes().saturating_add(whole) > limit {
+        let exceeds = || self.bytes().saturating_add(whole) > self.limit();
+        let is_short = exceeds() && pool.is_still_short();
+        if is_short || exceeds() {
             let path = pool.path().to_path_buf();
-            return Err(match limit < (self.inner.room)(pool.max_size()) {
+            return Err(match is_short {
                 true => Error::NoSpace { path },
-                false => Error::PoolFull { path, requested: bytes, size: limit },
+                false => Error::PoolFull { path, requested: bytes, size: self.limit() },
             });
         }
         pool.reserve_extent(kind, bytes)

@@ -41,6 +41,25 @@ impl Core {
         Ok(false)
     }
 
+    /// Merges all neighbours that have room for each other: those of which keys were removed when the tree was not whole
+    /// yet, or when there was no room for it. It is whole.
+    pub(super) fn merge_all(&self) -> Result<()> {
+        let mut cursor = Vec::new();
+        loop {
+            let _here = self.limbo.enter();
+            let _gate = self.merges.read();
+            let (node, _) = self.locate(&Probe::plain(&cursor))?;
+            if self.merge_right(node)? {
+                continue;
+            }
+            let Some(high) = node.high(node.version()) else { continue };
+            match high.to_vec() {
+                Some(high) => cursor = high,
+                None => return Ok(()),
+            }
+        }
+    }
+
     /// Merges the node's right neighbour into it; says whether it did.
     fn merge_right(&self, node: &Mnode) -> Result<bool> {
         let left = node.lock();

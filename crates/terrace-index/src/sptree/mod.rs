@@ -294,6 +294,12 @@ impl SpTree {
         Ok(leaves)
     }
 
+    /// Merges leaves that have room for each other, beside readers and writers; an error if one could not be read.
+    pub fn shrink(&self) -> Result<()> {
+        self.rebuild()?;
+        self.core.merge_all()
+    }
+
     /// Gives back unlinked memory, as far as present readers allow; returns whether that is everything.
     pub fn drain(&self) -> bool {
         self.core.limbo.drain();

@@ -26,7 +26,7 @@ const STEP_MIN_BYTES: u64 = 8 << 20;
 /// this size as far as the file fills them, and a store into the rest faults twice for each page of 4 KiB.
 const HUGE_BYTES: u64 = 2 << 20;
 
-/// How many extents a pool whose medium is full gives out before it tries to grow again.
+/// How often a pool whose medium is full gives out an extent before it tries to grow again.
 const TAKEN_BEFORE_A_TRY: u32 = 16;
 
 impl Pool {
@@ -87,20 +87,42 @@ impl Pool {
         }
     }
 
-    /// Grows a little now and then where the medium has refused to: of no use but to see whether there is room again.
+    /// Whether the medium refuses to let the pool grow. One that has refused is asked again: who would be told that
+    /// there is no room takes nothing of the pool, so that nothing else asks.
+    pub fn is_still_short(&self) -> bool {
+        let is_short = || self.inner.alloc.taken_while_short.load(Ordering::Relaxed) > 0;
+        is_short() && {
+            self.grow_a_little(&mut self.inner.alloc.space.lock());
+            is_short()
+        }
+    }
+
+    /// Why `bytes` are refused that are there, and kept back.
+    pub fn refusal(&self, bytes: u64) -> Error {
+        let path = self.path().to_path_buf();
+        match self.reachable_bytes() < self.max_size() {
+            true => Error::NoSpace { path },
+            false => Error::PoolFull { path, requested: bytes, size: self.max_size() },
+        }
+    }
+
+    /// Grows a little now and then where the medium has refused to: see [`grow_a_little`](Self::grow_a_little).
     pub(super) fn try_to_grow_again(&self, space: &mut Space) {
         let taken = &self.inner.alloc.taken_while_short;
         match taken.load(Ordering::Relaxed) {
             0 => {}
-            TAKEN_BEFORE_A_TRY => {
-                let tail = space.units - space.runs.tail(space.units);
-                let limit = self.max_size() / self.extent_bytes();
-                if let Some(more) = self.end_for(space, tail + 1).filter(|&more| more <= limit) {
-                    // Refused again, it begins to count anew.
-                    let _ = self.grow_to(space, more);
-                }
-            }
+            TAKEN_BEFORE_A_TRY => self.grow_a_little(space),
             times => taken.store(times + 1, Ordering::Relaxed),
+        }
+    }
+
+    /// Of no use but to see whether there is room again.
+    fn grow_a_little(&self, space: &mut Space) {
+        let tail = space.units - space.runs.tail(space.units);
+        let limit = self.max_size() / self.extent_bytes();
+        if let Some(more) = self.end_for(space, tail + 1).filter(|&more| more <= limit) {
+            // Refused again, it begins to count anew.
+            let _ = self.grow_to(space, more);
         }
     }
 

@@ -13,7 +13,7 @@ use terrace_pmem::Pool;
 use crate::batch::Op;
 use crate::core::Core;
 use crate::core::condition::{Check, Condition};
-use crate::core::engine::{Direction, Engine, EngineIter};
+use crate::core::engine::{Direction, Engine, EngineIter, Here, Step};
 use crate::core::lent::{Lent, to_keep};
 use crate::core::range_tombstones::{List, RangeTombstone, over};
 use crate::core::report::CheckReport;
@@ -262,7 +262,8 @@ enum Way {
     Any,
 }
 
-/// A walk without what is hidden from its snapshot, or due.
+/// A walk without what is hidden from its snapshot, or due. An entry that is neither stays where the engine shows it,
+/// unless it is dated.
 struct MaskedIter {
     walk: Box<dyn EngineIter>,
     mask: Masked,
@@ -283,6 +284,24 @@ impl fmt::Debug for MaskedIter {
 }
 
 impl MaskedIter {
+    /// Whether what lies at `place` is neither hidden nor dated.
+    fn is_plain(&self, place: &[u8]) -> bool {
+        over(&self.list, place).next().is_none() && !self.mask.core.deadlines.is_dated(place, Some(self.at))
+    }
+
+    /// The entry to which the walk has come, as a reader sees it; `None` if it is hidden or due.
+    fn seen(&mut self, place: Bytes, value: Bytes) -> Result<Option<(Bytes, Bytes)>> {
+        self.failure = self.walk.failure().cloned();
+        if self.pass(&place)? {
+            self.hidden += 1;
+            return Ok(None);
+        }
+        if self.failure.is_some() {
+            return Ok(Some((place, value)));
+        }
+        Ok(self.mask.current(&place, value, Some(self.at))?.map(|value| (place, value)))
+    }
+
     /// Whether the entry at `place` is hidden. If all that follows up to some place is, the walk goes there.
     fn pass(&mut self, place: &[u8]) -> Result<bool> {
         let MaskedIter { walk, mask, list, at, way, is_at_end, .. } = self;
@@ -320,17 +339,33 @@ impl EngineIter for MaskedIter {
         self.failure = None;
         while !self.is_at_end {
             let Some((place, value)) = self.walk.next()? else { break };
-            self.failure = self.walk.failure().cloned();
-            if self.pass(&place)? {
-                self.hidden += 1;
-            } else if self.failure.is_some() {
-                return Ok(Some((place, value)));
-            } else if let Some(value) = self.mask.current(&place, value, Some(self.at))? {
-                return Ok(Some((place, value)));
+            if let Some(entry) = self.seen(place, value)? {
+                return Ok(Some(entry));
             }
         }
         self.failure = None;
         Ok(None)
+    }
+
+    fn step(&mut self, entry: &mut Step) -> Result<bool> {
+        self.failure = None;
+        while !self.is_at_end && self.walk.step(entry)? {
+            if matches!(entry, Step::Here) && self.is_plain(self.walk.here().key) {
+                self.failure = self.walk.failure().cloned();
+                return Ok(true);
+            }
+            let (place, value) = std::mem::take(entry).into_entry(&self.walk.here())?;
+            if let Some((place, value)) = self.seen(place, value)? {
+                *entry = Step::Entry(place, value);
+                return Ok(true);
+            }
+        }
+        self.failure = None;
+        Ok(false)
+    }
+
+    fn here(&self) -> Here<'_> {
+        self.walk.here()
     }
 
     fn passed(&self) -> u64 {

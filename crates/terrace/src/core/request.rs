@@ -1,7 +1,5 @@
 //! Writers' requests, and the groups in which engines receive them.
 
-use terrace_table::Kind;
-
 use crate::batch::{NewRangeTombstone, WriteBatch};
 
 /// One writer's request.
@@ -36,7 +34,7 @@ impl Group<'_> {
 
     /// Whether nothing is added.
     pub fn only_deletes(&self) -> bool {
-        self.requests.iter().flat_map(|r| r.batch.ops()).all(|op| op.kind == Kind::Delete)
+        self.requests.iter().all(|request| request.batch.is_deletion())
     }
 
     /// Encoded bytes of all batches.

@@ -35,7 +35,8 @@ use crate::options::WriteOptions;
 pub enum Expiry {
     /// As long as each put says; for good if it says nothing.
     ByEntry,
-    /// For this time after they were put, unless the put says something else.
+    /// For this time after they were put, unless the put says something else. One of 2^64 milliseconds or more is as
+    /// `ByEntry`.
     After(Duration),
 }
 

@@ -15,6 +15,7 @@
 //! | `ranges_file.rs` | the file of a database that may have range tombstones |
 //! | `records.rs` | its records, and what lies in each keyspace |
 //! | `recover.rs` | naming keyspaces again after damage |
+//! | `swap.rs` | writes of one key that depend on what it has |
 //! | `sweep.rs` | removing what nobody needs any more |
 //!
 //! Where their keys lie is in `keyspaces`.
@@ -32,6 +33,7 @@ mod placing;
 mod ranges_file;
 mod records;
 mod recover;
+mod swap;
 pub(super) mod sweep;
 #[cfg(test)]
 mod tests;
@@ -47,8 +49,7 @@ use terrace_table::Kind;
 
 use crate::batch::{Op, WriteBatch};
 use crate::core::condition::Condition;
-use crate::db::swap::Skips;
-use crate::db::{CasMismatch, Db, DbIter, Entries, KeyRange, Snapshot};
+use crate::db::{Db, DbIter, Entries, KeyRange, Snapshot};
 use crate::keyspaces::{MAX_NUMBERED_KEY_BYTES, OpenKeyspace, Space, TableSettings, callbacks};
 use crate::options::WriteOptions;
 use crate::stats::KeyspaceStats;
@@ -280,45 +281,6 @@ impl Keyspace {
         self.write_one(op, Condition::None, options).map(drop)
     }
 
-    /// Sets `key` to `value` if it does not exist; returns whether it did so.
-    pub fn put_if_absent(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<bool> {
-        self.put_if(key.as_ref(), value.as_ref(), Condition::IfAbsent, WriteOptions::default())
-    }
-
-    /// Sets `key` to `value` if it exists; returns whether it did so.
-    pub fn update_if_exists(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<bool> {
-        self.put_if(key.as_ref(), value.as_ref(), Condition::IfExists, WriteOptions::default())
-    }
-
-    /// Gives `key` the value `new` if its value is `expected`: see [`Db::compare_and_swap`].
-    pub fn compare_and_swap(
-        &self,
-        key: impl AsRef<[u8]>,
-        expected: Option<&[u8]>,
-        new: Option<&[u8]>,
-    ) -> Result<Result<(), CasMismatch>> {
-        let swapped = self.swap(key.as_ref(), expected, new)?;
-        self.db.told(swapped.is_ok(), WriteOptions::default())?;
-        Ok(swapped)
-    }
-
-    /// Gives `key` the value that `update` makes of its value, and returns the value that it had: see
-    /// [`Db::fetch_update`].
-    pub fn fetch_update<V: AsRef<[u8]>>(
-        &self,
-        key: impl AsRef<[u8]>,
-        mut update: impl FnMut(Option<&[u8]>) -> Option<V>,
-    ) -> Result<Option<Bytes>> {
-        let key = key.as_ref();
-        let swap = |expected: Option<&[u8]>, new: Option<&[u8]>| self.swap(key, expected, new);
-        let skips = match self.db.skips(WriteOptions::default()) {
-            // What is written again lives longer.
-            Skips::Same if self.open.is_dated() => Skips::Nothings,
-            skips => skips,
-        };
-        self.db.update(|| self.get(key), |current| Ok(update(current)), swap, skips)
-    }
-
     /// Flushes, and merges all tables with keys of the keyspace in `range`.
     pub fn compact_range(&self, range: impl KeyRange) -> Result<()> {
         self.open.check_exists()?;
@@ -333,37 +295,6 @@ impl Keyspace {
         self.open.check_exists()?;
         self.open.counts.gets.add(keys as u64);
         found
-    }
-
-    fn swap(
-        &self,
-        key: &[u8],
-        expected: Option<&[u8]>,
-        new: Option<&[u8]>,
-    ) -> Result<Result<(), CasMismatch>> {
-        let swapped = self.exchange(key, expected, new, WriteOptions::default())?;
-        if swapped.is_ok() {
-            let kind = if new.is_some() { Kind::Put } else { Kind::Delete };
-            self.open.counts.count(Op { kind, key, value: new.unwrap_or_default() });
-        }
-        Ok(swapped)
-    }
-
-    /// The same, which nobody counts.
-    fn exchange(
-        &self,
-        key: &[u8],
-        expected: Option<&[u8]>,
-        new: Option<&[u8]>,
-        options: WriteOptions,
-    ) -> Result<Result<(), CasMismatch>> {
-        let stored = new.map(|new| self.stored(new, None)).transpose()?;
-        let swap = || {
-            let _not_dropped = self.open.write()?;
-            let place = self.space().place(key)?;
-            self.db.swap(&place, expected, stored.as_deref(), options)
-        };
-        sweep::after_write(&self.db.inner.store, swap())
     }
 
     fn put_if(

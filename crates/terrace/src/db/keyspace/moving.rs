@@ -103,6 +103,10 @@ impl Db {
         }
         self.inner.catalog.set_marker(&mut batch, VERSION);
         batch.push(Op { kind: Kind::Put, key: &CATALOGUE.place(NEXT)?, value: &records::of_numbers(&[1]) });
+        if high.is_empty() {
+            // The first deletion of a range needs it. It is small, and written once.
+            batch.count_as_deletion();
+        }
         Ok(batch)
     }
 }

@@ -265,6 +265,7 @@ impl Store {
         dropped.retain(|other| *other != number);
         let mut batch = WriteBatch::new();
         Store::note_dropped(&mut batch, &dropped)?;
+        batch.count_as_deletion();
         self.commit(batch, false, false, &|| Ok(true)).map(drop)
     }
 }

@@ -124,7 +124,11 @@ impl Db {
             let tombstone = NewRangeTombstone { id: ids.next, place: records::place_of(ids.next), spans };
             let oldest = store.core.range_tombstones.active().first().map_or(ids.next, |oldest| oldest.id);
             let next = Ids { first: oldest, next: ids.next + 1 };
+            let is_deletion = batch.is_deletion();
             records::note(&mut batch, &tombstone, &next);
+            if is_deletion {
+                batch.count_as_deletion();
+            }
             batch.set_range_tombstone(tombstone);
             store.commit(batch, true, options.sync, &|| Ok(true))?;
             *ids = next;
@@ -137,9 +141,14 @@ impl Db {
 impl Keyspace {
     /// Deletes all keys in `range`: see [`Db::delete_range`].
     pub fn delete_range(&self, range: impl KeyRange) -> Result<()> {
+        self.delete_range_with(range, WriteOptions::default())
+    }
+
+    /// [`delete_range`](Self::delete_range), with `options`.
+    pub fn delete_range_with(&self, range: impl KeyRange, options: WriteOptions) -> Result<()> {
         let mut batch = WriteBatch::new();
         batch.delete_range_in(self, range);
-        self.db().write(batch)
+        self.db().write_with(batch, options)
     }
 
     /// Deletes all keys of the keyspace, which goes on existing: see [`Db::delete_range`].

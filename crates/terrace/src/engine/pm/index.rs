@@ -86,6 +86,11 @@ pub(crate) trait KeyIndex: PointIndex + Sized + 'static {
     /// Gives back what was unlinked; returns whether that is everything.
     fn drain(&self) -> bool;
 
+    /// Makes the index as small as its keys let it be. Runs beside readers and writers.
+    fn shrink(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Postpones the index's background work while the guard exists.
     fn still(&self) -> Option<Still<'_>> {
         None
@@ -131,6 +136,10 @@ impl KeyIndex for SpTree {
 
     fn drain(&self) -> bool {
         SpTree::drain(self)
+    }
+
+    fn shrink(&self) -> Result<()> {
+        SpTree::shrink(self)
     }
 
     fn still(&self) -> Option<Still<'_>> {

@@ -331,6 +331,7 @@ impl<E: PmEngine> Engine for PmStore<E> {
     fn compact(&self, _from: Bound<&[u8]>, _to: Bound<&[u8]>) -> Result<()> {
         let _open = self.jobs.hold_open()?;
         self.drop_versions()?;
+        self.index.shrink()?;
         self.give_back();
         self.home.compact(self)?;
         self.make_room(usize::MAX);

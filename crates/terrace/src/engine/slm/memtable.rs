@@ -56,6 +56,8 @@ pub(super) struct MemTable {
     slot: usize,
     /// The first commit log that holds writes of this memtable; zero before there is one.
     first_log: FirstLog,
+    /// Whether it was made of room that is kept back.
+    pub is_by_claim: bool,
     /// The progress of its flush.
     pub flush: FlushProgress,
 }
@@ -164,7 +166,8 @@ impl MemTable {
 
     fn around(list: SkipList, slot: usize) -> MemTable {
         let to_index = index_room(list.entries(), list.bytes_used()).into();
-        MemTable { list, to_index, slot, first_log: FirstLog::default(), flush: FlushProgress::default() }
+        let (first_log, flush) = (FirstLog::default(), FlushProgress::default());
+        MemTable { list, to_index, slot, first_log, is_by_claim: false, flush }
     }
 
     /// The skiplist.

@@ -92,7 +92,13 @@ impl Slm {
         loop {
             let memtable = self.mem.load().active().clone();
             let staging = memtable.list().staging();
-            let refusal = match self.pool.claiming(claim, || stage(&memtable, group)) {
+            // It has room, of what is kept back.
+            let is_kept = memtable.is_by_claim && !only_deletes && !self.would_fit_without(&memtable, group);
+            let staged = match is_kept {
+                true => Err(self.pool.refusal(room_for(group))),
+                false => self.pool.claiming(claim, || stage(&memtable, group)),
+            };
+            let refusal = match staged {
                 Ok(staged) => return Ok((memtable, staging, staged)),
                 Err(e) => e,
             };
@@ -209,7 +215,9 @@ impl Slm {
             match create() {
                 Err(e) if e.is_out_of_space() && bytes > self.pool.extent_bytes() => bytes /= 2,
                 Err(e) if e.is_out_of_space() => {
-                    return self.pool.claiming(Claim::All, create).map_err(|_| e);
+                    let mut made = self.pool.claiming(Claim::All, create).map_err(|_| e)?;
+                    made.is_by_claim = true;
+                    return Ok(made);
                 }
                 outcome => return outcome,
             }

@@ -50,13 +50,21 @@ pub fn what_refuses_a_synced_write_is_durable(engine: &Engine) {
 /// The same in a keyspace, where the options have every write synced: what an earlier process has left unsynced.
 pub fn what_refuses_a_keyspaces_write_is_durable(engine: &Engine) {
     for setup in setups(engine) {
-        let refuse: [fn(&Keyspace); 4] = [
-            |space| assert!(!space.put_if_absent("k", "2").unwrap()),
-            |space| drop(space.compare_and_swap("k", None, Some(b"2")).unwrap().unwrap_err()),
-            |space| drop(space.fetch_update("k", |value| value.map(<[u8]>::to_vec)).unwrap()),
-            |space| assert!(!space.update_if_exists("gone", "2").unwrap()),
+        fn same(value: Option<&[u8]>) -> Option<Vec<u8>> {
+            value.map(<[u8]>::to_vec)
+        }
+        let refuse: [fn(&Keyspace, WriteOptions); 4] = [
+            |space, options| assert!(!space.put_if_absent_with("k", "2", options).unwrap()),
+            |space, options| {
+                drop(space.compare_and_swap_with("k", None, Some(b"2"), options).unwrap().unwrap_err());
+            },
+            |space, options| drop(space.fetch_update_with("k", same, options).unwrap()),
+            |space, options| assert!(!space.update_if_exists_with("gone", "2", options).unwrap()),
         ];
-        for (way, refuse) in refuse.into_iter().enumerate() {
+        // By the database's options, or by those of the write.
+        let ways = [(true, WriteOptions::default()), (false, WriteOptions::SYNC)];
+        let ways = ways.into_iter().flat_map(|syncs| refuse.map(|refuse| (syncs, refuse)));
+        for (way, ((sync, options), refuse)) in ways.enumerate() {
             let machine = Machine::new(&setup);
             let db = machine.open_with(Options { sync: false, ..machine.options() }).unwrap();
             let space = db.keyspace("space").unwrap();
@@ -65,8 +73,8 @@ pub fn what_refuses_a_keyspaces_write_is_durable(engine: &Engine) {
             space.put("k", "1").unwrap();
             space.delete("gone").unwrap();
             let machine = machine.kill();
-            let db = machine.open_with(Options { sync: true, ..machine.options() }).unwrap();
-            refuse(&db.keyspace("space").unwrap());
+            let db = machine.open_with(Options { sync, ..machine.options() }).unwrap();
+            refuse(&db.keyspace("space").unwrap(), options);
             for seed in 0..4 {
                 let again = machine.power_cut(seed).open().unwrap();
                 let space = again.keyspace("space").unwrap();

@@ -3,10 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use terrace::{
-    Db, Env, ErrorKind, Expiry, Isolation, Keyspace, KeyspaceOptions, Transaction, TransactionKeyspace,
-    TransactionOptions, WriteBatch,
-};
+use terrace::{Db, Env, ErrorKind, Expiry, Keyspace, KeyspaceOptions, Transaction, WriteBatch};
 use terrace_base::clock::ManualClock;
 
 use super::keyspaces::owned;
@@ -23,7 +20,7 @@ pub fn expiring(db: &Db, name: &str, expiry: Expiry) -> Keyspace {
     db.keyspace_with(name, KeyspaceOptions { expiry: Some(expiry), ..KeyspaceOptions::default() }).unwrap()
 }
 
-fn begin(engine: &Engine) -> (Machine, Arc<ManualClock>, Db) {
+pub fn begin(engine: &Engine) -> (Machine, Arc<ManualClock>, Db) {
     let (machine, clock) = (Machine::new(&Setup::tiny("expiry", engine)), Arc::new(ManualClock::default()));
     let db = open_at(&machine, &clock);
     (machine, clock, db)
@@ -245,46 +242,6 @@ pub fn transactions_keep_what_they_have_read(engine: &Engine) {
                 if by_many { seen.multi_get(["k"]).unwrap().remove(0) } else { seen.get("k").unwrap() };
             assert_eq!(value, None, "the snapshot's value is due");
             conflicts(tx);
-        }
-    }
-    assert_clean(&db);
-}
-
-/// Must catch a transaction that goes on with a lease that has come to an end: of what it writes, also if only that is
-/// compared.
-pub fn a_lease_that_is_over_is_a_conflict(engine: &Engine) {
-    let (_machine, clock, db) = begin(engine);
-    let space = expiring(&db, "space", Expiry::ByEntry);
-    type Look = fn(&TransactionKeyspace<'_>) -> bool;
-    let gets: Look = |seen| seen.get("lease").unwrap().is_some();
-    let gets_many: Look = |seen| seen.multi_get(["lease"]).unwrap()[0].is_some();
-    let looks_for: Look = |seen| seen.contains_key("lease").unwrap();
-    let looks = [gets, gets_many, looks_for].into_iter().enumerate();
-    for (way, look) in looks {
-        let cases = [(5, false), (10, false), (5, true)].into_iter();
-        let isolations = [Isolation::Serializable, Isolation::Snapshot];
-        for (isolation, (waits, renews)) in
-            isolations.into_iter().flat_map(|i| cases.clone().map(move |c| (i, c)))
-        {
-            space.put_with_ttl("lease", "mine", 10 * SECOND).unwrap();
-            let options = TransactionOptions { isolation, ..TransactionOptions::default() };
-            let tx = db.transaction_with(options);
-            let seen = tx.keyspace(&space).unwrap();
-            assert!(look(&seen));
-            seen.put_with_ttl("lease", "renewed", 10 * SECOND).unwrap();
-            clock.advance(waits * SECOND);
-            if renews {
-                space.put_with_ttl("lease", "another's", 10 * SECOND).unwrap();
-            }
-            // Whoever has seen only that it exists is content with another's, unless what is written counts.
-            let is_content = way == 2 && isolation == Isolation::Serializable;
-            let is_kept = waits < 10 && (!renews || is_content);
-            let outcome = tx.commit();
-            assert_eq!(
-                outcome.is_ok(),
-                is_kept,
-                "way {way}, {isolation:?}, {waits} s, {renews}: {outcome:?}"
-            );
         }
     }
     assert_clean(&db);

@@ -19,6 +19,7 @@ mod histories;
 mod ingests;
 mod keyspace_model;
 mod keyspaces;
+mod leases;
 mod merging;
 mod model;
 mod observed;
@@ -62,12 +63,13 @@ macro_rules! conformance {
                     a_closed_database_refuses, damage_is_told_and_repaired, options_that_cannot_work_are_refused},
                 room::{a_refused_batch_takes_nothing, a_full_pool_is_left_by_deleting,
                     a_flushed_log_is_in_nobodys_way, a_medium_without_room_for_the_whole_pool_is_enough,
+                    writes_go_on_once_the_medium_has_room, a_full_pool_takes_deletions_of_ranges,
                     who_asks_too_much_harms_nobody_else},
                 hard::{keys_chosen_by_an_enemy, the_seed_is_nobodys, values_at_every_size_class,
                     most_is_deleted_and_other_sizes_come},
                 expiry::{entries_are_gone_when_they_are_due, what_is_put_says_how_long_it_lives,
                     conditions_take_what_is_due_for_absent, what_is_due_goes_from_the_media,
-                    transactions_keep_what_they_have_read, a_lease_that_is_over_is_a_conflict,
+                    transactions_keep_what_they_have_read,
                     what_is_due_makes_room, keys_of_before_there_were_keyspaces_do_not_expire, times_to_live_are_kept},
                 expiry_model::{expiring_entries_match_a_map},
                 files::{compaction_frees_the_disk, a_full_disk_refuses_and_recovers, failing_operations_are_errors},
@@ -85,6 +87,7 @@ macro_rules! conformance {
                 merging::{merges_stand_on_what_is_there, a_batch_merges_in_its_order, a_failed_merge_changes_nothing,
                     no_merge_is_lost, a_batch_of_merges_has_its_turn, an_operator_keeps_out_of_the_database,
                     merges_take_what_is_due_for_absent},
+                leases::{a_lease_that_is_over_is_a_conflict, what_a_transaction_saw_go_stays_gone},
                 model::{random_operations_match_a_map, random_operations_match_under_threads,
                     the_same_operations_give_the_same_everywhere},
                 keyspace_model::{keyspaces_match_maps},
@@ -114,7 +117,8 @@ macro_rules! conformance {
                 swaps::{swaps_are_by_value, an_update_sees_what_it_replaces, no_increment_is_lost},
                 transactions::{own_writes_are_read_and_nobody_elses, what_was_read_is_checked,
                     ranges_are_checked_as_far_as_they_were_read, ranges_have_what_was_written,
-                    savepoints_take_back_what_was_written, snapshot_isolation_checks_what_is_written},
+                    savepoints_take_back_what_was_written, snapshot_isolation_checks_what_is_written,
+                    nothing_written_is_no_conflict},
                 transaction_model::{random_transactions_match_a_map},
                 transacting::{what_is_not_committed_never_was, conflicts_are_tried_again_within_bounds,
                     transfers_keep_the_sum, a_transaction_is_refused_as_a_write_is,

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use terrace::{Db, ErrorKind, Options, WriteBatch};
+use terrace::{Db, EngineKind, ErrorKind, Options, TieringKind, WriteBatch};
 use terrace_pmem::Granularity;
 
 use crate::harness::{Contents, Engine, Machine, Setup, assert_clean};
@@ -20,7 +20,7 @@ fn machine(engine: &Engine, granularity: Granularity) -> (Machine, Options) {
 /// `lsm` writes to the pool only where it is persistent memory, and those that keep everything there have no other.
 fn granularities(engine: &Engine) -> Vec<Granularity> {
     match engine.kind {
-        terrace::EngineKind::Slm => vec![Granularity::CacheLine, Granularity::Page],
+        EngineKind::Slm => vec![Granularity::CacheLine, Granularity::Page],
         _ => vec![Granularity::CacheLine],
     }
 }
@@ -170,6 +170,90 @@ pub fn who_asks_too_much_harms_nobody_else(engine: &Engine) {
     assert_clean(&db);
 }
 
+/// With a pool that may grow to 16 MiB, all of it for lists.
+fn with_lists(machine: &Machine, tiering: TieringKind) -> Options {
+    let mut options = Options { pm_bytes: 16 << 20, ..machine.options() };
+    (options.tlsm.tiering, options.tlsm.list_bytes) = (tiering, 0);
+    options
+}
+
+/// Where all lists stay in the pool, writes are refused once its medium is full. They went on being refused when there
+/// was room again: nothing took of the pool, so nothing saw it.
+pub fn writes_go_on_once_the_medium_has_room(engine: &Engine) {
+    if !matches!(engine.kind, EngineKind::Tlsm) {
+        return;
+    }
+    for limit in [1 << 20, (1 << 20) + (300 << 10), 2 << 20] {
+        let machine = Machine::new(&Setup::tiny("a medium that is full for a time", engine));
+        let media = machine.world().media();
+        media.set_limit(limit);
+        let db = machine.open_with(with_lists(&machine, TieringKind::None)).unwrap();
+        let put = |i: u32| db.put(i.wrapping_mul(0x9e37_79b1).to_be_bytes(), [i as u8; 600]);
+        let taken = (0..20_000).take_while(|&i| put(i).is_ok()).count() as u32;
+        assert!(taken < 20_000 && put(taken).unwrap_err().is_out_of_space(), "{taken} puts");
+        media.set_limit(16 << 20);
+        (taken..taken + 1000).for_each(|i| put(i).unwrap_or_else(|e| panic!("{limit}, put {i}: {e}")));
+        assert_eq!(db.all().len() as u32, taken + 1000);
+        assert_clean(&db);
+    }
+}
+
+/// A full pool refuses no deletion, neither of a key, a range, nor a keyspace: they make room.
+pub fn a_full_pool_takes_deletions_of_ranges(engine: &Engine) {
+    // In others what does not fit becomes tables.
+    if !engine.kind.keeps_all_in_memory() && ![EngineKind::Slm, EngineKind::Split].contains(&engine.kind) {
+        return;
+    }
+    // Long ones, so that few fill an index.
+    let key = |i: u32| [&i.to_be_bytes()[..], &[0; 300]].concat();
+    for granularity in granularities(engine) {
+        for way in ["range", "batch", "clear", "drop", "first range"] {
+            let (machine, options) = machine(engine, granularity);
+            // What is kept back is more than the record of a group.
+            let options = Options { pm_bytes: 2 << 20, ..options };
+            let db = machine.open_with(options.clone()).unwrap();
+            let is_first = way == "first range";
+            let space = (!is_first).then(|| db.keyspace("space").unwrap());
+            let put = |i: u32| match &space {
+                Some(space) => space.put(key(i), [1; 200]),
+                None => db.put(key(i), [1; 200]),
+            };
+            db.put([0], "kept").unwrap();
+            let taken = (0..20_000).take_while(|&i| put(i).is_ok()).count() as u32;
+            assert!(taken < 20_000);
+            let all = || 0u32.to_be_bytes()..u32::MAX.to_be_bytes();
+            let outcome = match (way, &space) {
+                ("range", Some(space)) => space.delete_range(all()),
+                ("batch", Some(space)) => {
+                    let mut batch = WriteBatch::new();
+                    batch.delete_in(space, key(0));
+                    batch.delete_range_in(space, all());
+                    db.write(batch)
+                }
+                ("clear", Some(space)) => space.clear(),
+                ("drop", _) => db.drop_keyspace("space"),
+                _ => db.delete_range(all()),
+            };
+            outcome.unwrap_or_else(|e| panic!("{granularity:?}, {way} after {taken} puts: {e}"));
+            let left = if way == "drop" {
+                0
+            } else {
+                space.as_ref().map_or(0, |space| space.entries().unwrap().count())
+            };
+            assert_eq!((left, db.all().len()), (0, 1), "{way}");
+            db.sweep().unwrap();
+            db.compact_range(..).unwrap();
+            let after = db.keyspace("after").unwrap();
+            (0..taken / 2).for_each(|i| after.put(key(i), [2; 200]).unwrap());
+            assert_clean(&db);
+            drop((space, after, db));
+            let db = machine.open_with(options).unwrap();
+            assert_eq!(db.keyspace("after").unwrap().entries().unwrap().count() as u32, taken / 2, "{way}");
+            assert_clean(&db);
+        }
+    }
+}
+
 /// A pool that is larger than the medium has room for. `tlsm` counted on all of it, and refused every write, deletions as
 /// well, once the medium was full.
 pub fn a_medium_without_room_for_the_whole_pool_is_enough(engine: &Engine) {
@@ -182,15 +266,11 @@ pub fn a_medium_without_room_for_the_whole_pool_is_enough(engine: &Engine) {
         let machine = Machine::new(&setup);
         let media = machine.world().media();
         media.set_limit(1 << 20);
-        let options = || {
-            let mut options = Options { pm_bytes: 16 << 20, ..machine.options() };
-            (options.tlsm.tiering, options.tlsm.list_bytes) = (terrace::TieringKind::Lru, 0);
-            options
-        };
+        let options = || with_lists(&machine, TieringKind::Lru);
         let db = machine.open_with(options()).unwrap();
         let key = |i: u32| i.wrapping_mul(0x9e37_79b1).to_be_bytes().repeat(4);
         // In `split` the index takes more than a KiB a key of a small pool.
-        let (keys, bytes) = if engine.kind == terrace::EngineKind::Split { (500, 4000) } else { (4000, 600) };
+        let (keys, bytes) = if engine.kind == EngineKind::Split { (500, 4000) } else { (4000, 600) };
         let value = |i: u32| vec![i as u8; bytes];
         let put = |db: &Db, i: u32| {
             db.put(key(i), value(i)).unwrap_or_else(|e| panic!("{granularity:?}, put {i}: {e}"));
@@ -206,7 +286,7 @@ pub fn a_medium_without_room_for_the_whole_pool_is_enough(engine: &Engine) {
         media.set_limit(16 << 20);
         (0..keys).for_each(|i| put(&db, i));
         assert_eq!(db.all().len() as u32, keys);
-        if engine.kind == terrace::EngineKind::Tlsm {
+        if engine.kind == EngineKind::Tlsm {
             assert!(used(&db) > 1 << 20, "{} bytes of the pool are in use", used(&db));
         }
         assert_clean(&db);

@@ -1,6 +1,8 @@
 //! Transactions: what they read, what they write, and what is a conflict.
 
-use terrace::{Db, Error, ErrorKind, Isolation, Result, Transaction, TransactionOptions, WriteOptions};
+use terrace::{
+    Db, Error, ErrorKind, Isolation, Options, Result, Transaction, TransactionOptions, WriteOptions,
+};
 use terrace_pmem::Granularity;
 
 use crate::harness::{Contents, Engine, Machine, Setup, assert_clean, setups};
@@ -122,6 +124,29 @@ pub fn what_was_read_is_checked(engine: &Engine) {
     assert_eq!(db.get("a").unwrap().unwrap(), "blind");
     assert!(db.stats().counts.conflicts == 6);
     assert_clean(&db);
+}
+
+/// Who has only read has read one snapshot, whatever became of that, and whatever the options of the commit are.
+pub fn nothing_written_is_no_conflict(engine: &Engine) {
+    for options in [WriteOptions::default(), WriteOptions::SYNC] {
+        let (machine, db) = open("nothing written", engine);
+        db.put([0xff, 1], "high").unwrap();
+        let (tx, moved) = (db.transaction(), db.transaction());
+        assert!(tx.get([0xff, 1]).unwrap().is_some() && moved.multi_get([[0xff, 1]]).unwrap()[0].is_some());
+        let space = db.keyspace("space").unwrap();
+        tx.commit_with(options).unwrap();
+        let (dropped, changed) = (db.transaction(), db.transaction());
+        assert_eq!(dropped.keyspace(&space).unwrap().get("k").unwrap(), None);
+        assert_eq!(changed.get("k").unwrap(), None);
+        db.put("k", "1").unwrap();
+        db.drop_keyspace("space").unwrap();
+        [moved, dropped, changed].into_iter().for_each(|tx| tx.commit_with(options).unwrap());
+        drop((space, db));
+        let db = machine.open_with(Options { read_only: true, ..machine.options() }).unwrap();
+        let tx = db.transaction();
+        assert!(tx.get("k").unwrap().is_some());
+        tx.commit_with(options).unwrap();
+    }
 }
 
 pub fn ranges_are_checked_as_far_as_they_were_read(engine: &Engine) {
