@@ -62,7 +62,7 @@ pub(crate) const LEADS_NOWHERE: &str = "a link that leads nowhere: the medium wi
 
 /// The share of a pool that is kept back for operations that make room, and its bounds.
 const KEPT_SHARE: u64 = 64;
-const FEWEST_KEPT_EXTENTS: u64 = 2;
+const FEWEST_KEPT_EXTENTS: u64 = 4;
 const MOST_KEPT_BYTES: u64 = 2 << 20;
 
 /// A new database's identity, without the pool's medium.

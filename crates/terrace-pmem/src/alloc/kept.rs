@@ -1,7 +1,7 @@
 //! Room that is kept back for work that frees room.
 //!
-//! Some of the last free extents are reserved for threads that claim some, and the very last ones for threads that
-//! claim all. None of this is stored: after a crash an owner sets the amounts again.
+//! Some of the last free extents are reserved for threads that claim some, half of these also for threads that claim
+//! few, and the very last ones for threads that claim all. None of this is stored: after a crash an owner sets the amounts again.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,6 +13,9 @@ use crate::pool::Pool;
 pub enum Claim {
     /// No claim.
     None,
+    /// A claim to half of what is kept back for those who claim some: what frees room does not use up what others need
+    /// who free room.
+    Few,
     /// A claim to all but the last part.
     Some,
     /// A claim to all of it.
@@ -40,9 +43,10 @@ pub(crate) struct Kept {
 impl Kept {
     /// Free units that the calling thread must leave.
     pub(super) fn to_leave(&self) -> u64 {
-        let all = self.all.load(Ordering::Relaxed);
+        let (some, all) = (self.some.load(Ordering::Relaxed), self.all.load(Ordering::Relaxed));
         match CLAIM.get() {
-            Claim::None => all + self.some.load(Ordering::Relaxed),
+            Claim::None => all + some,
+            Claim::Few => all + some / 2,
             Claim::Some => all,
             Claim::All => 0,
         }

@@ -83,6 +83,8 @@ impl Db {
             && !batch.has_merges()
             && batch.validate().is_ok()
             && let Some(op) = batch.ops().next()
+            // Of a put alone the engine does not know that it deletes.
+            && (op.kind == Kind::Delete || !batch.is_deletion())
             && let Some(outcome) = self.directly(op, Condition::None)
         {
             return outcome.map(drop);

@@ -203,7 +203,7 @@ impl<E: PmEngine> PmStore<E> {
         let mut not_named = Vec::new();
         for &at in chunk {
             // The index may take what else it needs from the room kept back: it is given back soon.
-            match self.pool.moving(kind, || self.pool.claiming(Claim::Some, || how(at))) {
+            match self.pool.moving(kind, || self.pool.claiming(Claim::Few, || how(at))) {
                 Ok(true) => {}
                 Ok(false) => not_named.push(at),
                 Err(e) if e.is_out_of_space() => return None,

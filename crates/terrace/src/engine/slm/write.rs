@@ -84,8 +84,8 @@ impl Slm {
 
     /// Stages the group; if the pool is full, it first empties a memtable, the active one if that helps. The
     /// next memtable's first extent may use the room that is kept back: deletions continue in it when there
-    /// is no other, since flushing them takes no more than it gives back, and puts only if all that is kept
-    /// for flushes is left.
+    /// is no other, since flushing them takes no more than it gives back and may make room for puts, and puts
+    /// only if all that is kept for flushes is left.
     fn stage_with_retry<'g>(&self, group: &Group<'g>) -> Result<(Arc<MemTable>, Staging, Vec<Staged<'g>>)> {
         let only_deletes = group.only_deletes();
         let claim = if only_deletes { Claim::Some } else { Claim::None };
@@ -106,7 +106,9 @@ impl Slm {
             match refusal {
                 e if !e.is_out_of_space() => return Err(e),
                 _ if self.has_immutable() => self.wait_for_flush()?,
-                _ if !memtable.is_empty() && (only_deletes || self.would_fit_without(&memtable, group)) => {
+                _ if !memtable.is_empty()
+                    && (only_deletes || memtable.is_by_claim || self.would_fit_without(&memtable, group)) =>
+                {
                     self.rotate_memtable(0)?;
                 }
                 e => return Err(e),

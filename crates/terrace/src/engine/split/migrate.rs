@@ -188,7 +188,7 @@ pub(super) fn replace_word<E: PmEngine<Home = Ssd>>(
     // The index may take what else it needs from the room kept back: what is replaced is given back soon.
     let (before, after) = (Some(from.bits()), Some(to.bits()));
     let replaced =
-        store.pool.claiming(Claim::Some, || store.index.compare_exchange(key, before, after))?.is_ok();
+        store.pool.claiming(Claim::Few, || store.index.compare_exchange(key, before, after))?.is_ok();
     if replaced {
         store.afterwards(store.retire_version(key, from));
     }
