@@ -35,6 +35,8 @@ pub struct WriteBatch {
     len: u32,
     /// Whether it has a key of the default keyspace that begins with byte 255.
     has_high: bool,
+    /// What it puts is there to delete more: it may take room that is kept back for deletions.
+    pub(crate) counts_as_deletion: bool,
     /// What few batches have, apart: a batch moves several times on its way to the engine.
     rare: Option<Box<Rare>>,
 }
@@ -52,8 +54,6 @@ struct Rare {
     range_tombstone: Option<NewRangeTombstone>,
     /// Which puts are merges, in order: their value is an operand, until the values are known.
     merges: Vec<Merge>,
-    /// What it puts is there to delete more.
-    is_deletion: bool,
 }
 
 /// A put that is a merge.
@@ -125,15 +125,9 @@ impl WriteBatch {
         }
     }
 
-    /// It is a deletion, although it puts what says so: it may take room that is kept back for deletions.
-    pub(crate) fn count_as_deletion(&mut self) {
-        self.rare().is_deletion = true;
-    }
-
     /// Whether nothing is added.
     pub(crate) fn is_deletion(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| rare.is_deletion)
-            || self.ops().all(|op| op.kind == Kind::Delete)
+        self.counts_as_deletion || self.ops().all(|op| op.kind == Kind::Delete)
     }
 
     fn rare(&mut self) -> &mut Rare {
@@ -312,11 +306,16 @@ impl WriteBatch {
     /// Empties the batch and keeps its memory.
     pub fn clear(&mut self) {
         // Each is named, so that no further one is forgotten.
-        let WriteBatch { encoded, len, has_high, rare } = self;
+        let WriteBatch { encoded, len, has_high, counts_as_deletion, rare } = self;
         encoded.clear();
-        (*len, *has_high) = (0, false);
+        (*len, *has_high, *counts_as_deletion) = (0, false, false);
         if let Some(rare) = rare {
-            **rare = Rare::default();
+            let Rare { error, keyspaces, placed, range_deletes, range_tombstone, merges } = &mut **rare;
+            keyspaces.clear();
+            placed.clear();
+            range_deletes.clear();
+            merges.clear();
+            (*error, *range_tombstone) = (None, None);
         }
     }
 

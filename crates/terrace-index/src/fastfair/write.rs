@@ -114,7 +114,9 @@ impl<const N: usize> FastFair<N> {
         };
         let mut restarts = Restarts::new();
         loop {
-            let missing = seen.take() == Some((held.lock.node.off, held.lock.before));
+            // The first lock after a crash repairs the leaf: what was not found before may be found now.
+            let missing = seen.take() == Some((held.lock.node.off, held.lock.before))
+                && !self.may_need_repair(held.lock.before);
             match self.insert_into(held, missing, key, word, record, &mut fresh)? {
                 Inserted::Done => break,
                 Inserted::Present => return Ok(false),

@@ -41,8 +41,8 @@ impl Core {
         Ok(false)
     }
 
-    /// Merges all neighbours that have room for each other: those of which keys were removed when the tree was not whole
-    /// yet, or when there was no room for it. It is whole.
+    /// Merges all neighbours that have room for each other: those of which keys were removed when the tree was not
+    /// whole yet, or when there was no room for it. It is whole.
     pub(super) fn merge_all(&self) -> Result<()> {
         let mut cursor = Vec::new();
         loop {

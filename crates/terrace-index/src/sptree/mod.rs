@@ -82,7 +82,7 @@ use pending::Pending;
 use rebuild::Rebuild;
 use top::Waiting;
 
-/// Entries of a leaf.
+/// Entries of a leaf. One slot stays free, so that the new word of a key needs no split.
 pub const LEAF_ENTRIES: usize = layout::SLOTS;
 
 /// Most entries of a write buffer.
@@ -349,7 +349,7 @@ impl Core {
             first,
             unclean: !matches!(pool.opened(), Opened::Created | Opened::Clean),
             read_only,
-            capacity: options.leaf_entries,
+            capacity: options.leaf_entries.min(layout::SLOTS - 1),
             art: Art::new(),
             arena,
             limbo,

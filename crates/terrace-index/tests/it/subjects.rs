@@ -22,6 +22,10 @@ impl Subject for SpTree {
     fn sort(&self) -> Sort<'_> {
         Sort::Ordered(self)
     }
+
+    fn shrink(&self) -> Result<()> {
+        SpTree::shrink(self)
+    }
 }
 
 impl Subject for TurboHash {

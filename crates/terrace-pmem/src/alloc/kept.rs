@@ -1,7 +1,8 @@
 //! Room that is kept back for work that frees room.
 //!
 //! Some of the last free extents are reserved for threads that claim some, half of these also for threads that claim
-//! few, and the very last ones for threads that claim all. None of this is stored: after a crash an owner sets the amounts again.
+//! few, and the very last ones for threads that claim all. None of this is stored: after a crash an owner sets the
+//! amounts again.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};

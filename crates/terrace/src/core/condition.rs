@@ -52,6 +52,11 @@ impl<'a> Expected<'a> {
         Expected { value, found: RefCell::new(None) }
     }
 
+    /// Bytes of the expected value.
+    pub fn len(&self) -> usize {
+        self.value.map_or(0, <[u8]>::len)
+    }
+
     /// Whether `value` is the expected one.
     pub fn is(&self, value: Option<&[u8]>) -> bool {
         self.value == value

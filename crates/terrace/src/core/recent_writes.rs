@@ -3,8 +3,8 @@
 //! Keys share slots by their hashes, and a slot has the number of the last write of any of its keys. So what is
 //! answered is "nobody has written it" or "perhaps somebody has", and the latter costs a look and no more.
 //!
-//! 1. The leader notes a group before it applies it, if a transaction began not long ago. Who sees the group by the visible
-//!    number sees what was noted of it.
+//! 1. The leader notes a group before it applies it, if a transaction began not long ago. Who sees the group by the
+//!    visible number sees what was noted of it.
 //! 2. What was noted is one run of numbers without a gap. Groups that were not noted, deleted ranges, and
 //!    numbers that something else has taken, as an ingest does, begin the run anew.
 //! 3. An answer is given only where the run covers everything between then and now. So it does not matter how soon a

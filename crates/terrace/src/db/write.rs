@@ -81,10 +81,10 @@ impl Db {
         let _timing = self.inner.core.timers.put();
         if batch.len() == 1
             && !batch.has_merges()
+            // Of a put alone the engine does not know that it deletes.
+            && !batch.counts_as_deletion
             && batch.validate().is_ok()
             && let Some(op) = batch.ops().next()
-            // Of a put alone the engine does not know that it deletes.
-            && (op.kind == Kind::Delete || !batch.is_deletion())
             && let Some(outcome) = self.directly(op, Condition::None)
         {
             return outcome.map(drop);

@@ -11,7 +11,8 @@ pub struct SptreeOptions {
     pub filter_bits: usize,
     /// Bytes of log after which a new one begins, if there are write buffers.
     pub log_bytes: u64,
-    /// Entries after which a leaf is split, 4 to 64. Less than 64 is for tests.
+    /// Entries after which a leaf is split, 4 to 64; of 64, one stays free for the new word of a key that is there.
+    /// Less than 64 is for tests.
     pub leaf_entries: usize,
 }
 

@@ -18,6 +18,8 @@ pub enum Op {
     /// Gives a key a word.
     Insert(Vec<u8>, u64),
     Remove(Vec<u8>),
+    /// Makes the index as small as its keys let it be.
+    Shrink,
     /// Closes the index in order; it may be used further.
     Close,
 }
@@ -27,6 +29,7 @@ impl Op {
         match self {
             Op::Insert(key, word) => index.insert(key, *word).map(drop),
             Op::Remove(key) => index.remove(key).map(drop),
+            Op::Shrink => index.shrink(),
             Op::Close => index.close(),
         }
     }
@@ -36,7 +39,7 @@ impl Op {
         match self {
             Op::Insert(key, word) => Change::put(key.clone(), word.to_le_bytes()),
             Op::Remove(key) => Change::delete(key.clone()),
-            Op::Close => Change(Vec::new()),
+            Op::Shrink | Op::Close => Change(Vec::new()),
         }
     }
 }
@@ -108,8 +111,23 @@ fn first_look(world: &World, model: &KvModel, index: &impl Subject, pool: &Pool)
     }
     world.recovery_done();
     assert_no_leaks(pool, index);
-    let map = goes_on(index, found)?;
+    let map = goes_on(index, put_back(index, model, found)?)?;
     assert_no_leaks(pool, index);
+    Ok(map)
+}
+
+/// What was being removed is put back: of all writes the first, so that it meets what the crash has left.
+fn put_back(index: &impl Subject, model: &KvModel, mut map: Map) -> Result<Map, String> {
+    for (key, word) in model.acknowledged() {
+        if !map.contains_key(key) {
+            let before = index.insert(key, u64::from_le_bytes(word.as_slice().try_into().unwrap())).unwrap();
+            if before.is_some() {
+                return Err(format!("{key:?} was gone and is there"));
+            }
+            map.insert(key.clone(), word.clone());
+        }
+    }
+    is_in_order(index, &map)?;
     Ok(map)
 }
 

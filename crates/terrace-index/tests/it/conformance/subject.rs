@@ -19,6 +19,11 @@ pub enum Sort<'a> {
 pub trait Subject: PointIndex + 'static {
     fn sort(&self) -> Sort<'_>;
 
+    /// Makes it as small as its keys let it be.
+    fn shrink(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// The index, if it has an order.
     fn ordered(&self) -> Option<&dyn OrderedIndex> {
         match self.sort() {

@@ -64,6 +64,28 @@ fn a_merge_is_there_or_not_wherever_it_is_cut_off() {
     merge::<Tree<4, true, 0>>(10, long_key);
 }
 
+/// Leaves that removals have left alone, as they are not sparse enough for that, become few.
+/// Must catch what a merge of one removal must not do either, when many follow one another.
+#[test]
+fn a_shrinking_is_cut_off_anywhere() {
+    fn shrink<C: Case<Index = SpTree>>(seed: u64, name: fn(u64) -> Vec<u8>, leaf: u64) {
+        // So many keys come to lie in a leaf if they ascend; two stay.
+        let sparse = removes((0..35).filter(|i| i % leaf > 1).map(name));
+        crash_in_each_event_of::<C, _>(StructureChange {
+            seed,
+            // What waits in buffers comes to the leaves.
+            before: [inserts(1, (0..35).map(name)), vec![Op::Close], sparse, vec![Op::Close]].concat(),
+            change: vec![Op::Shrink],
+            sight: leaves,
+            proof: |leaves| leaves[1] < leaves[0],
+        });
+    }
+    shrink::<Tree<8, false, 0>>(7, key, 7);
+    shrink::<Tree<8, true, 0>>(8, key, 7);
+    shrink::<Tree<8, false, 0>>(9, long_key, 7);
+    shrink::<Tree<8, false, 3>>(10, key, 7);
+}
+
 /// A leaf was cleaned of what a split had left in it, and the cleaning cut off: the leaf counted as whole.
 /// Must catch a leaf that counts as cleaned and still has keys beyond its range.
 #[test]

@@ -384,7 +384,7 @@ impl Db {
         catalog.note_ranges();
         let mut batch = WriteBatch::new();
         catalog.set_marker(&mut batch, VERSION);
-        batch.count_as_deletion();
+        batch.counts_as_deletion = true;
         // Before the file, which says that the marker is there.
         self.write_placed(batch, WriteOptions::SYNC)?;
         ranges_file::make(&self.inner.core)?;

@@ -32,7 +32,7 @@ impl Db {
             let mut dropped = store.dropped()?;
             dropped.push(number);
             Store::note_dropped(&mut batch, &dropped)?;
-            batch.count_as_deletion();
+            batch.counts_as_deletion = true;
             self.write_placed(batch, WriteOptions::default())
         })?;
         store.catalog.close(name);

@@ -105,7 +105,7 @@ impl Db {
         batch.push(Op { kind: Kind::Put, key: &CATALOGUE.place(NEXT)?, value: &records::of_numbers(&[1]) });
         if high.is_empty() {
             // The first deletion of a range needs it. It is small, and written once.
-            batch.count_as_deletion();
+            batch.counts_as_deletion = true;
         }
         Ok(batch)
     }

@@ -265,7 +265,7 @@ impl Store {
         dropped.retain(|other| *other != number);
         let mut batch = WriteBatch::new();
         Store::note_dropped(&mut batch, &dropped)?;
-        batch.count_as_deletion();
+        batch.counts_as_deletion = true;
         self.commit(batch, false, false, &|| Ok(true)).map(drop)
     }
 }

@@ -124,11 +124,8 @@ impl Db {
             let tombstone = NewRangeTombstone { id: ids.next, place: records::place_of(ids.next), spans };
             let oldest = store.core.range_tombstones.active().first().map_or(ids.next, |oldest| oldest.id);
             let next = Ids { first: oldest, next: ids.next + 1 };
-            let is_deletion = batch.is_deletion();
+            batch.counts_as_deletion = batch.is_deletion();
             records::note(&mut batch, &tombstone, &next);
-            if is_deletion {
-                batch.count_as_deletion();
-            }
             batch.set_range_tombstone(tombstone);
             store.commit(batch, true, options.sync, &|| Ok(true))?;
             *ids = next;

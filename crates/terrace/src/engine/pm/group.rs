@@ -99,7 +99,6 @@ impl<E: PmEngine> PmStore<E> {
         let placed = self.place(puts.map(|op| (op.key, op.value)))?;
         let small = last.values().filter(|op| op.kind == Kind::Put && placed.get(op.key).is_none());
         self.home.pace(self, small.map(|op| op.key.len() + op.value.len()).sum());
-        let is_deletion = group.only_deletes() || last.values().all(|op| op.kind == Kind::Delete);
         let written = Written { ops: &last, placed: &placed, tombstone };
         let mut outcome = self.apply_alone(&written, holds);
         for _ in 0..MOST_TIMES {
@@ -111,7 +110,10 @@ impl<E: PmEngine> PmStore<E> {
             outcome = self.apply_alone(&written, holds);
         }
         let outcome = match outcome {
-            Err(e) if self.wants_room(&e) && is_deletion => {
+            Err(e)
+                if self.wants_room(&e)
+                    && (group.only_deletes() || last.values().all(|op| op.kind == Kind::Delete)) =>
+            {
                 self.pool.claiming(Claim::Some, || self.apply_alone(&written, holds))
             }
             outcome => outcome,

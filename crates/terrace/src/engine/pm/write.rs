@@ -26,6 +26,10 @@ use crate::versions::{NewRecord, Version};
 
 use super::versions::Named;
 
+/// Longer values are compared before the index is asked: it may hold a lock meanwhile, and the new value is written in
+/// vain if the old one is another.
+const MOST_SWAPPED_BYTES: usize = 4 << 10;
+
 /// What happens to the version that a write replaces, and to those under it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Old<P> {
@@ -164,7 +168,7 @@ impl<E: PmEngine> PmStore<E> {
         let newest = self.core.snapshots.newest();
         match (condition, newest) {
             (Condition::None, 0) => return self.write_blindly(op, placed).map(|()| true),
-            (Condition::IfIs(expected), 0) if self.lies_in_pool(op) => {
+            (Condition::IfIs(expected), 0) if self.is_swapped(op, expected) => {
                 if let Some(done) = self.swap(op, expected, placed)? {
                     return Ok(done);
                 }
@@ -174,9 +178,13 @@ impl<E: PmEngine> PmStore<E> {
         self.write_over(op, condition, newest, placed)
     }
 
-    /// Whether `op` puts what lies in the pool alone, and no range tombstone hides what it replaces.
-    fn lies_in_pool(&self, op: &Op<'_>) -> bool {
-        op.kind == Kind::Put && !self.goes_elsewhere(op) && !self.core.range_tombstones.is_over(op.key)
+    /// Whether the index does what `op` asks for at once: both values are short and lie in the pool, and no range
+    /// tombstone hides what is replaced.
+    fn is_swapped(&self, op: &Op<'_>, expected: &Expected<'_>) -> bool {
+        op.kind == Kind::Put
+            && op.value.len().max(expected.len()) <= MOST_SWAPPED_BYTES
+            && !self.goes_elsewhere(op)
+            && !self.core.range_tombstones.is_over(op.key)
     }
 
     /// Puts while no snapshot is held if the key has the expected value, on one way through the index. `None`: the

@@ -97,7 +97,7 @@ pub fn values_at_every_size_class(engine: &Engine) {
         let slots = CLASSES.iter().copied().filter(|class| *class <= extent_bytes / 8);
         let mut sizes: Vec<usize> = slots.flat_map(|end| end.saturating_sub(HEADS)..=end + 1).collect();
         // Of the larger ones so many as the pool has room for.
-        let step = if extent_bytes > 16 << 10 { 6 } else { 1 };
+        let step = if extent_bytes > 16 << 10 { 8 } else { 1 };
         let extents = [extent_bytes, 2 * extent_bytes].into_iter();
         sizes.extend(extents.flat_map(|end| (end - HEADS..=end + 1).step_by(step)));
         let value = |size: usize| -> Vec<u8> { (0..size).map(|i| (i * 31 + size) as u8).collect() };

@@ -54,6 +54,10 @@ fn batches() -> Vec<Op> {
             Write::Put { key: 2, len: 40 },
         ]),
         Op::Batch(vec![Write::Delete { key: 0 }, Write::Put { key: 0, len: 8 }, Write::Delete { key: 6 }]),
+        // Of keys that there are, and of one that there is not.
+        Op::Swap { key: 1, len: 30 },
+        Op::Swap { key: 8, len: 600 },
+        Op::Swap { key: 11, len: 4 },
         // By a transaction, which asks behind the gate.
         Op::Transact {
             reads: vec![0, 8],

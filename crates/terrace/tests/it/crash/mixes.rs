@@ -11,6 +11,7 @@ pub struct Mix {
     pub synced: u64,
     pub delete: u64,
     pub batch: u64,
+    pub swap: u64,
     pub transact: u64,
     pub sync: u64,
     pub snapshot: u64,
@@ -67,6 +68,7 @@ impl Mix {
         synced: 0,
         delete: 0,
         batch: 0,
+        swap: 0,
         transact: 0,
         sync: 0,
         snapshot: 0,
@@ -142,6 +144,7 @@ impl Mix {
         synced: 2,
         delete: 5,
         batch: 4,
+        swap: 0,
         transact: 0,
         sync: 1,
         snapshot: 2,
@@ -202,7 +205,7 @@ impl Mix {
 
 fn one(rng: &mut Rng, mix: Mix) -> Op {
     type Make = fn(&mut Rng, Mix) -> Op;
-    let kinds: [(u64, Make); 17] = [
+    let kinds: [(u64, Make); 18] = [
         (mix.put, |r, m| Op::Put { key: some_key(r, m), len: some_len(r, m) }),
         (mix.synced, |r, m| Op::PutSynced { key: some_key(r, m), len: some_len(r, m) }),
         (mix.delete, |r, m| Op::Delete { key: some_key(r, m) }),
@@ -219,6 +222,7 @@ fn one(rng: &mut Rng, mix: Mix) -> Op {
         (mix.transact, |r, m| some_transaction(r, m)),
         (mix.delete_range, |r, m| Op::DeleteRange { from: some_key(r, m), to: some_key(r, m) }),
         (mix.ingest, |r, m| Op::Ingest(some_stream(r, m))),
+        (mix.swap, |r, m| Op::Swap { key: some_key(r, m), len: some_len(r, m) }),
         (mix.junk, |r, m| Op::PutJunk { key: some_key(r, m), len: some_len(r, m) }),
     ];
     let mut at = rng.below(kinds.iter().map(|(weight, _)| weight).sum());

@@ -27,6 +27,11 @@ pub enum Op {
         from: u16,
         to: u16,
     },
+    /// A put in the place of the value that the key has, by a swap.
+    Swap {
+        key: u16,
+        len: u32,
+    },
     /// Puts and deletes that take effect together, by a transaction that reads keys first.
     Transact {
         reads: Vec<u16>,

@@ -139,6 +139,7 @@ impl<'a> Session<'a> {
                 self.write(ledger, &[Write::Junk { key: *key, len: *len }], How::PLAIN)
             }
             Op::Batch(writes) => self.write(ledger, writes, How::PLAIN),
+            Op::Swap { key, len } => self.write(ledger, &[Write::Put { key: *key, len: *len }], How::Swap),
             Op::Transact { reads, writes } => self.write(ledger, writes, How::Transaction(reads)),
             Op::DeleteRange { from, to } => {
                 self.write(ledger, &deletes_between(*from, *to), How::Range(*from, *to))

@@ -135,6 +135,23 @@ fn transactions() {
     Plan { drawn: Drawn { seed: 15, ops: 12, mix }, images: 240 }.explore();
 }
 
+/// Must catch a swap after which a key has neither value, or an older one.
+#[test]
+fn swaps() {
+    let mix = Mix {
+        put: 2,
+        swap: 6,
+        delete: 2,
+        snapshot: 1,
+        release: 1,
+        flush: 1,
+        keys: 10,
+        len: 120,
+        ..Mix::NONE
+    };
+    Plan { drawn: Drawn { seed: 16, ops: 24, mix }, images: 400 }.explore();
+}
+
 /// Must catch what is in neither memtable nor table, while one becomes the other.
 #[test]
 fn rotation_and_flush() {

@@ -1,4 +1,4 @@
-//! How the writes of an operation are made: as a batch, by a transaction, or as a deletion of a range.
+//! How the writes of an operation are made: as a batch, by a swap or a transaction, or as a deletion of a range.
 
 use terrace::{Db, Error, Ingest, Result, WriteBatch, WriteOptions};
 use terrace_sim::{Change, Map};
@@ -10,6 +10,8 @@ use super::ops::{ends, key};
 pub enum How<'a> {
     /// As a batch.
     Batch(WriteOptions),
+    /// As a swap of each key's value.
+    Swap,
     /// By a transaction that first reads keys of these numbers.
     Transaction(&'a [u16]),
     /// As a deletion of the range between the keys of these numbers.
@@ -27,7 +29,7 @@ impl How<'_> {
         match self {
             How::Batch(options) => options.sync,
             How::Ingest => true,
-            How::Transaction(_) | How::Range(..) => false,
+            How::Swap | How::Transaction(_) | How::Range(..) => false,
         }
     }
 
@@ -44,6 +46,7 @@ impl How<'_> {
                 }
                 db.write_with(batch, options)
             }
+            How::Swap => change.0.iter().try_for_each(|(k, v)| swap(db, k, v.as_deref())),
             How::Transaction(reads) => transact(db, reads, change, now),
             How::Range(from, to) => {
                 let (first, last) = ends(from, to);
@@ -60,6 +63,12 @@ fn ingest(db: &Db, change: &Change) -> Result<()> {
         puts.into_iter().try_for_each(|(k, v)| ingest.put(k, v))
     };
     db.ingest(entries).map(drop)
+}
+
+fn swap(db: &Db, key: &[u8], new: Option<&[u8]>) -> Result<()> {
+    let current = db.get(key)?;
+    let swapped = db.compare_and_swap(key, current.as_deref(), new)?;
+    swapped.map_err(|mismatch| Error::invalid(format!("a swap finds another value than a get: {mismatch:?}")))
 }
 
 fn transact(db: &Db, reads: &[u16], change: &Change, now: Option<&Map>) -> Result<()> {

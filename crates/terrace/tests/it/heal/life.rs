@@ -91,6 +91,7 @@ impl<'a> Life<'a> {
             }
             Op::Delete { key } => self.write(&[Write::Delete { key: *key }], How::PLAIN),
             Op::Batch(writes) => self.write(writes, How::PLAIN),
+            Op::Swap { key, len } => self.write(&[Write::Put { key: *key, len: *len }], How::Swap),
             Op::Transact { reads, writes } => self.write(writes, How::Transaction(reads)),
             Op::Ingest(puts) => self.write(puts, How::Ingest),
             Op::DeleteRange { from, to } => self.write(&deletes_between(*from, *to), How::Range(*from, *to)),
