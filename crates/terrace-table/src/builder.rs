@@ -27,7 +27,7 @@ const SAMPLE_BYTES: usize = 64 << 10;
 const MAX_COMPRESSED_VALUE_BYTES: usize = 64 << 20;
 /// Target length of an index block.
 const INDEX_BLOCK_BYTES: usize = 16 << 10;
-const INDEX_RESTART_INTERVAL: usize = 16;
+const INDEX_RESTART_INTERVAL: usize = 4;
 
 /// A data block of a finished table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

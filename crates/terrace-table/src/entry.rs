@@ -35,9 +35,12 @@ pub(crate) fn order(a: (&[u8], u64), b: (&[u8], u64)) -> Ordering {
 
 /// How many leading bytes `a` and `b` share.
 pub(crate) fn shared_prefix(a: &[u8], b: &[u8]) -> usize {
-    // Whole lines first, for keys that differ late.
-    let lines = a.as_chunks::<64>().0.iter().zip(b.as_chunks::<64>().0);
-    let mut at = 64 * lines.take_while(|(x, y)| x == y).count();
+    let mut at = 0;
+    if a.len().min(b.len()) >= 64 {
+        // Whole lines first, for keys that differ late.
+        let lines = a.as_chunks::<64>().0.iter().zip(b.as_chunks::<64>().0);
+        at = 64 * lines.take_while(|(x, y)| x == y).count();
+    }
     for (x, y) in a[at..].as_chunks::<8>().0.iter().zip(b[at..].as_chunks::<8>().0) {
         let differing = u64::from_le_bytes(*x) ^ u64::from_le_bytes(*y);
         if differing != 0 {

@@ -14,6 +14,7 @@
 
 mod compress;
 mod cursor;
+mod head;
 mod read;
 mod view;
 mod write;

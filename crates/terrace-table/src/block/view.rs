@@ -6,7 +6,8 @@ use std::ops::Range;
 use terrace_base::codec::Reader;
 use terrace_base::prefetch;
 
-use crate::entry::{Kind, MAX_KEY_BYTES, order, shared_prefix};
+use super::head::{Head, kind_of, varint};
+use crate::entry::{Kind, MAX_KEY_BYTES, shared_prefix};
 use crate::frame::Malformed;
 
 /// All entries from one restart to the next are loaded if they are of so many bytes, as small records are. Of larger ones a
@@ -31,6 +32,15 @@ impl RawEntry {
     pub fn next(&self) -> usize {
         self.value.end
     }
+}
+
+/// The part of an entry that a search which passes it needs.
+struct Passed {
+    shared: usize,
+    /// The rest of the key, as a range of the payload.
+    suffix: Range<usize>,
+    /// Where the next entry starts.
+    next: usize,
 }
 
 /// A found version; the value as a range of the payload.
@@ -102,7 +112,7 @@ impl<'a> View<'a> {
     fn malformed(&self, mut at: usize) -> Malformed {
         let data = self.data.get(..self.limit).unwrap_or_default();
         let (_shared, _unshared) = (varint(data, &mut at), varint(data, &mut at));
-        match varint(data, &mut at).map(kind_bits).and_then(Kind::reserved) {
+        match varint(data, &mut at).map(kind_of).and_then(Kind::reserved) {
             Some(what) => Malformed::of_later_version(what),
             None => entry_malformed(),
         }
@@ -110,12 +120,8 @@ impl<'a> View<'a> {
 
     #[inline]
     fn try_entry(&self, begin: usize) -> Option<RawEntry> {
-        let mut at = begin;
-        let data = self.data.get(..self.limit)?;
-        let shared = varint(data, &mut at)?;
-        let unshared = varint(data, &mut at)?;
-        let tag = varint(data, &mut at)?;
-        let seq = varint(data, &mut at)?;
+        let Head { shared, unshared, tag, seq, end: at } =
+            Head::short(self.data, begin).or_else(|| Head::long(self.data.get(..self.limit)?, begin))?;
         if shared > MAX_KEY_BYTES as u64 || unshared > MAX_KEY_BYTES as u64 - shared {
             return None;
         }
@@ -125,18 +131,40 @@ impl<'a> View<'a> {
         if end > self.limit {
             return None;
         }
-        let kind = Kind::from_u8(kind_bits(tag))?;
+        let kind = Kind::from_u8(kind_of(tag))?;
         let (suffix, value) = (at..value_at, value_at..end);
         Some(RawEntry { at: begin, shared: shared as usize, suffix, value, seq, kind })
     }
 
-    /// The restart entry at `at`, whose key must be whole.
-    fn restart_entry(&self, at: usize) -> Result<RawEntry, Malformed> {
+    /// The entry at `at`, which must be below `limit`, as far as one needs it who passes it.
+    #[inline(always)]
+    fn passed(&self, at: usize) -> Result<Passed, Malformed> {
+        match self.passed_short(at) {
+            Some(passed) => Ok(passed),
+            None => self.passed_long(at),
+        }
+    }
+
+    #[inline(always)]
+    fn passed_short(&self, at: usize) -> Option<Passed> {
+        let Head { shared, unshared, tag, end, .. } = Head::short(self.data, at)?;
+        let value_at = end + unshared as usize;
+        let next = value_at + (tag >> Kind::BITS) as usize;
+        (next <= self.limit).then_some(Passed { shared: shared as usize, suffix: end..value_at, next })
+    }
+
+    #[inline(never)]
+    fn passed_long(&self, at: usize) -> Result<Passed, Malformed> {
         let entry = self.entry(at)?;
-        if entry.shared == 0 {
-            Ok(entry)
-        } else {
-            Err(Malformed::new("a whole key at a restart", "a shared prefix"))
+        Ok(Passed { shared: entry.shared, next: entry.next(), suffix: entry.suffix })
+    }
+
+    /// The entry at the restart `at`, whose key must be whole.
+    #[inline(always)]
+    fn passed_restart(&self, at: usize) -> Result<Passed, Malformed> {
+        match self.passed(at)? {
+            passed @ Passed { shared: 0, .. } => Ok(passed),
+            _ => Err(Malformed::new("a whole key at a restart", "a shared prefix")),
         }
     }
 
@@ -168,11 +196,14 @@ impl<'a> View<'a> {
         let (mut low, mut high) = (0, self.restarts);
         while low + 1 < high {
             let mid = low + (high - low) / 2;
-            let entry = self.restart_entry(self.restart(mid)?)?;
-            match order((&self.data[entry.suffix], entry.seq), (key, seq)) {
-                Ordering::Less => low = mid,
-                _ => high = mid,
-            }
+            let at = self.restart(mid)?;
+            let found = &self.data[self.passed_restart(at)?.suffix];
+            let common = shared_prefix(found, key);
+            let is_before = match found.get(common).cmp(&key.get(common)) {
+                Ordering::Equal => self.entry(at)?.seq > seq,
+                order => order.is_lt(),
+            };
+            (low, high) = if is_before { (mid, high) } else { (low, mid) };
         }
         Ok(low)
     }
@@ -204,23 +235,27 @@ impl<'a> View<'a> {
         let mut matched = 0;
         let mut same_key = false;
         while at < self.limit {
-            let entry = if at == start { self.restart_entry(at)? } else { self.entry(at)? };
-            at = entry.next();
-            if entry.shared > matched {
+            let this = at;
+            let Passed { shared, suffix, next } =
+                if at == start { self.passed_restart(at)? } else { self.passed(at)? };
+            at = next;
+            if shared > matched {
                 continue;
             }
-            if entry.shared < matched && entry.shared > 0 {
-                return Ok((Some(entry), false));
+            if shared < matched && shared > 0 {
+                return Ok((Some(self.entry(this)?), false));
             }
-            let suffix = &self.data[entry.suffix.clone()];
-            let rest = &key[entry.shared..];
+            let (suffix, rest) = (&self.data[suffix], &key[shared..]);
             let common = shared_prefix(suffix, rest);
             same_key = common == suffix.len() && common == rest.len();
-            let after = if same_key { entry.seq <= seq } else { suffix.get(common) > rest.get(common) };
+            let after = match same_key {
+                true => self.entry(this)?.seq <= seq,
+                false => suffix.get(common) > rest.get(common),
+            };
             if after {
-                return Ok((Some(entry), same_key));
+                return Ok((Some(self.entry(this)?), same_key));
             }
-            matched = entry.shared + common;
+            matched = shared + common;
         }
         Ok((None, same_key))
     }
@@ -270,35 +305,8 @@ impl<'a> View<'a> {
     }
 }
 
-fn kind_bits(tag: u64) -> u8 {
-    (tag & ((1 << Kind::BITS) - 1)) as u8
-}
-
 fn entry_malformed() -> Malformed {
     Malformed::new("an entry within its block", "lengths that do not fit")
-}
-
-/// A varint at `*at`, as `Reader::varint` reads it; here because searches do little else.
-#[inline(always)]
-fn varint(data: &[u8], at: &mut usize) -> Option<u64> {
-    let first = *data.get(*at)?;
-    *at += 1;
-    if first < 0x80 {
-        return Some(u64::from(first));
-    }
-    let mut value = u64::from(first & 0x7f);
-    for shift in (7..64).step_by(7) {
-        let byte = *data.get(*at)?;
-        *at += 1;
-        if shift == 63 && byte > 1 {
-            return None;
-        }
-        value |= u64::from(byte & 0x7f) << shift;
-        if byte < 0x80 {
-            return Some(value);
-        }
-    }
-    None
 }
 
 #[cfg(test)]
@@ -310,18 +318,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn varints_read_as_the_codec_writes_them() {
-        for shift in 0..64 {
-            for value in [1u64 << shift, (1u64 << shift) - 1] {
-                let mut out = vec![0xff];
-                put_varint(&mut out, value);
-                let mut at = 1;
-                assert_eq!((varint(&out, &mut at), at), (Some(value), out.len()));
-                assert_eq!(varint(&out[..out.len() - 1], &mut 1), None);
+    fn short_entries_are_read_as_long_ones() {
+        let lens = [0, 1, 15, 16, 127, 128, 1 << 11, 1 << 14, 1 << 18, 1 << 21, 1 << 28, 1 << 35, u64::MAX];
+        for [shared, unshared] in [[0, 5], [127, 127], [0, 0], [128, 0], [0, 128]] {
+            for value_len in lens.iter().copied().filter(|len| *len < 1 << 15) {
+                for seq in lens {
+                    let mut data = Vec::new();
+                    let tag = value_len << Kind::BITS | Kind::Put as u64;
+                    [shared, unshared, tag, seq].iter().for_each(|field| put_varint(&mut data, *field));
+                    let head = data.len();
+                    data.resize(head + (unshared + value_len) as usize, 0xff);
+                    let limit = data.len();
+                    data.extend([0xff; 8]);
+                    let view = |limit| View { data: &data, limit, restarts: 1 };
+                    let is_short = shared.max(unshared) < 128 && head <= 8;
+                    let heads = [Head::short(&data, 0), Head::long(&data[..limit], 0)];
+                    assert_eq!(heads.iter().map(Option::is_some).collect::<Vec<_>>(), [is_short, true]);
+                    for found in heads.into_iter().flatten() {
+                        let fields = [found.shared, found.unshared, found.tag, found.seq];
+                        assert_eq!((fields, found.end), ([shared, unshared, tag, seq], head));
+                    }
+                    let (entry, passed) = (view(limit).entry(0).unwrap(), view(limit).passed(0).unwrap());
+                    assert_eq!((entry.next(), entry.seq, entry.suffix.start), (limit, seq, head));
+                    assert_eq!((passed.next, passed.suffix), (limit, entry.suffix));
+                    assert_eq!(view(limit).passed_short(0).is_some(), is_short);
+                    assert!(view(limit - 1).passed(0).is_err() && view(limit - 1).entry(0).is_err());
+                }
             }
         }
-        assert_eq!(varint(&[0xff; 11], &mut 0), None);
-        assert_eq!(varint(&[255, 255, 255, 255, 255, 255, 255, 255, 255, 2], &mut 0), None);
     }
 
     #[test]
