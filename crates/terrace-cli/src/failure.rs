@@ -109,7 +109,7 @@ fn hint_for(kind: ErrorKind) -> Option<&'static str> {
              what was acknowledged is kept"
         }
         ErrorKind::NoKeyspace => "`terrace keyspaces DIR` lists those that there are",
-        ErrorKind::Unsupported => "another engine can: see `--engine` in `terrace --help`",
+        ErrorKind::Unsupported => "another engine can: see `--engine` in `terrace put --help`",
         _ => return None,
     })
 }

@@ -199,11 +199,19 @@ impl PmSegment {
 
     /// Makes room for `len` bytes in all.
     fn grow(&mut self, len: u64) -> Result<()> {
-        let missing = len.saturating_sub(self.capacity());
-        let Some(last) = self.pieces.last().copied().filter(|_| missing > 0) else { return Ok(()) };
-        let extent = self.pool.reserve_extent(self.kind, missing + EXTENT_HEADER_BYTES)?;
-        self.adopt(&extent);
-        self.pool.publish(POff::new(last.offset + NEXT_AT), link_word(self.id, extent.offset));
+        while let Some(last) = self.pieces.last().copied().filter(|last| last.end() < len) {
+            let wanted = len - last.end() + EXTENT_HEADER_BYTES;
+            let smallest = self.pool.extent_bytes();
+            let extent = match self.pool.reserve_extent(self.kind, wanted) {
+                // Scattered ones will do.
+                Err(e) if e.is_out_of_space() && wanted > smallest => {
+                    self.pool.reserve_extent(self.kind, smallest)?
+                }
+                outcome => outcome?,
+            };
+            self.adopt(&extent);
+            self.pool.publish(POff::new(last.offset + NEXT_AT), link_word(self.id, extent.offset));
+        }
         Ok(())
     }
 

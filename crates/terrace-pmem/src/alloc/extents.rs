@@ -113,8 +113,8 @@ impl Pool {
                 unit
             }
             None => {
-                self.grow_for(&mut space, units, leave)?;
-                space.take(units, leave).ok_or_else(|| self.full(units))?
+                let refusal = self.grow_for(&mut space, units, leave)?;
+                space.take(units, leave).ok_or_else(|| refusal.unwrap_or_else(|| self.full(units)))?
             }
         };
         debug_assert!(space.are_nobodys(unit, units), "invariant 1: one word for each unit in use");

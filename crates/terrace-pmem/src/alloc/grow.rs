@@ -30,15 +30,21 @@ const HUGE_BYTES: u64 = 2 << 20;
 const TAKEN_BEFORE_A_TRY: u32 = 16;
 
 impl Pool {
-    /// Grows so that `units` in a row are free, and `more` somewhere; as far as it may if that is less.
-    pub(super) fn grow_for(&self, space: &mut Space, units: u64, more: u64) -> Result<()> {
+    /// Grows so that `units` in a row are free, and `more` somewhere; as far as it may if that is less. Then it
+    /// returns why it is less.
+    pub(super) fn grow_for(&self, space: &mut Space, units: u64, more: u64) -> Result<Option<Error>> {
         let limit = self.max_size() / self.extent_bytes();
         match self.grow_for_row(space, units.saturating_add(more)) {
             // Scattered units may suffice for the rest.
             Err(e) if e.is_out_of_space() && more > 0 && space.units < limit => {
-                self.grow_for_row(space, units)
+                self.grow_for_row(space, units)?;
+                if let Error::NoSpace { .. } = &e {
+                    // The medium gives so much, and no more.
+                    self.inner.alloc.taken_while_short.store(1, Ordering::Relaxed);
+                }
+                Ok(Some(e))
             }
-            other => other,
+            other => other.map(|()| None),
         }
     }
 
@@ -85,6 +91,13 @@ impl Pool {
             0 => self.max_size(),
             _ => self.size(),
         }
+    }
+
+    /// Bytes of whole extents that are free, those included that the pool may come to have.
+    pub fn free_extent_bytes(&self) -> u64 {
+        let space = self.inner.alloc.space.lock();
+        let to_come = (self.reachable_bytes() / self.extent_bytes()).saturating_sub(space.units);
+        (space.runs.total() + to_come) * self.extent_bytes()
     }
 
     /// Whether the medium refuses to let the pool grow. One that has refused is asked again: who would be told that

@@ -157,6 +157,17 @@ impl MemTable {
         Ok(MemTable::around(list.with_filter(capacity), slot))
     }
 
+    /// The same, with a first extent of `most_bytes`, or of as much as the pool has.
+    pub fn create_within(pool: &Pool, slot: usize, most_bytes: u64, capacity: u64) -> Result<MemTable> {
+        let mut bytes = most_bytes;
+        loop {
+            match MemTable::create(pool, slot, bytes, capacity) {
+                Err(e) if e.is_out_of_space() && bytes > pool.extent_bytes() => bytes /= 2,
+                outcome => return outcome,
+            }
+        }
+    }
+
     /// Recovers the memtable in `slot`.
     pub fn open(pool: &Pool, slot: usize, capacity: u64) -> Result<Option<MemTable>> {
         let Some(head) = pool.root(root(slot))? else { return Ok(None) };

@@ -256,12 +256,8 @@ fn open_memtables(core: &Core, pool: &Pool, memtable_bytes: u64) -> Result<MemSe
             // Left by a creation that was cut short.
             return Err(Error::NotClosed { path: core.dir.clone() });
         }
-        found.push(Arc::new(MemTable::create(
-            pool,
-            0,
-            first_bytes(pool, 0, memtable_bytes),
-            memtable_bytes,
-        )?));
+        let bytes = first_bytes(pool, 0, memtable_bytes);
+        found.push(Arc::new(MemTable::create_within(pool, 0, bytes, memtable_bytes)?));
     }
     // Only the newest may be empty, and the empty one is the newest.
     found.sort_by_key(|m| std::cmp::Reverse(if m.is_empty() { u64::MAX } else { m.list().max_seq() }));

@@ -39,6 +39,10 @@ fn index_room_for(group: &Group<'_>) -> u64 {
     index_room(group.ops(), keys.sum())
 }
 
+/// Extents that a flush may need because no slot is free of a size that the index takes: of nodes, separators and
+/// prefixes, chains of versions, and of records of a few sizes.
+const FLUSHED_SLABS: u64 = 6;
+
 /// The largest share of the pool that is kept back for flushes.
 const MOST_KEPT_SHARE: u64 = 3;
 
@@ -84,16 +88,18 @@ impl Slm {
 
     /// Stages the group; if the pool is full, it first empties a memtable, the active one if that helps. The
     /// next memtable's first extent may use the room that is kept back: deletions continue in it when there
-    /// is no other, since flushing them takes no more than it gives back and may make room for puts, and puts
-    /// only if all that is kept for flushes is left.
+    /// is no other, since flushing them takes no more than it gives back and may make room for puts. Puts, and
+    /// deletions of what a snapshot sees, do so only if all that is kept for flushes is left.
     fn stage_with_retry<'g>(&self, group: &Group<'g>) -> Result<(Arc<MemTable>, Staging, Vec<Staged<'g>>)> {
         let only_deletes = group.only_deletes();
+        // What a snapshot sees stays, and its chains take room when the deletions are flushed.
+        let is_freeing = || only_deletes && self.core.snapshots.newest() == 0;
         let claim = if only_deletes { Claim::Some } else { Claim::None };
         loop {
             let memtable = self.mem.load().active().clone();
             let staging = memtable.list().staging();
             // It has room, of what is kept back.
-            let is_kept = memtable.is_by_claim && !only_deletes && !self.would_fit_without(&memtable, group);
+            let is_kept = memtable.is_by_claim && !is_freeing() && !self.would_fit_without(&memtable, group);
             let staged = match is_kept {
                 true => Err(self.pool.refusal(room_for(group))),
                 false => self.pool.claiming(claim, || stage(&memtable, group)),
@@ -125,16 +131,16 @@ impl Slm {
     /// contents.
     fn kept_to_flush(&self, coming: u64) -> u64 {
         let to_index: u64 = self.mem.load().iter().map(|memtable| memtable.to_index()).sum();
-        // The next memtable, and the flush's logs.
-        let others = self.pool.extent_bytes() + self.located.job_log_bytes();
+        // The next memtable, the slabs of the index that are full, and the flush's logs.
+        let others = (1 + FLUSHED_SLABS) * self.pool.extent_bytes() + self.located.job_log_bytes();
         (others + to_index + coming).min(self.pool.max_size() / MOST_KEPT_SHARE)
     }
 
     /// Whether the group would fit into the pool, beside what is kept back, if `memtable` were flushed.
     fn would_fit_without(&self, memtable: &MemTable, group: &Group<'_>) -> bool {
-        let others = self.pool.used_bytes().saturating_sub(memtable.list().extents_bytes());
         let kept = pool::kept_back(&self.pool) + self.kept_to_flush(index_room_for(group));
-        room_for(group) + kept <= self.pool.reachable_bytes().saturating_sub(others)
+        // Free slots do not count: they are of the sizes that they have.
+        room_for(group) + kept <= self.pool.free_extent_bytes() + memtable.list().extents_bytes()
     }
 
     /// Rotates when the active memtable is full, waits when both are, and throttles before that.
@@ -211,18 +217,15 @@ impl Slm {
     /// can be flushed, which makes room. The smallest may use the room that is kept back.
     fn new_memtable(&self, slot: usize) -> Result<MemTable> {
         let before = self.mem.load().active().list().bytes_used();
-        let mut bytes = first_bytes(&self.pool, before, self.memtable_bytes);
-        loop {
-            let create = || MemTable::create(&self.pool, slot, bytes, self.memtable_bytes);
-            match create() {
-                Err(e) if e.is_out_of_space() && bytes > self.pool.extent_bytes() => bytes /= 2,
-                Err(e) if e.is_out_of_space() => {
-                    let mut made = self.pool.claiming(Claim::All, create).map_err(|_| e)?;
-                    made.is_by_claim = true;
-                    return Ok(made);
-                }
-                outcome => return outcome,
+        let (pool, capacity) = (&self.pool, self.memtable_bytes);
+        match MemTable::create_within(pool, slot, first_bytes(pool, before, capacity), capacity) {
+            Err(e) if e.is_out_of_space() => {
+                let smallest = || MemTable::create(pool, slot, pool.extent_bytes(), capacity);
+                let mut made = pool.claiming(Claim::All, smallest).map_err(|_| e)?;
+                made.is_by_claim = true;
+                Ok(made)
             }
+            outcome => outcome,
         }
     }
 

@@ -61,7 +61,7 @@ macro_rules! conformance {
                 errors::{over_long_keys_and_values_are_refused, a_second_handle_is_locked_out, read_only_reads,
                     what_is_yet_to_be_reclaimed_is_no_damage, a_missing_database_is_not_made, a_file_is_no_directory, foreign_files_stay,
                     a_closed_database_refuses, damage_is_told_and_repaired, options_that_cannot_work_are_refused},
-                room::{a_refused_batch_takes_nothing, a_full_pool_is_left_by_deleting,
+                room::{a_refused_batch_takes_nothing, a_full_pool_is_left_by_deleting, what_is_kept_back_is_enough,
                     a_flushed_log_is_in_nobodys_way, a_medium_without_room_for_the_whole_pool_is_enough,
                     writes_go_on_once_the_medium_has_room, a_full_pool_takes_deletions_of_ranges,
                     who_asks_too_much_harms_nobody_else},

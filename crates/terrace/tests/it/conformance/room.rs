@@ -264,6 +264,46 @@ pub fn a_full_pool_takes_deletions_of_ranges(engine: &Engine) {
     }
 }
 
+/// What is kept back for flushes is there when they need it: extents, however scattered, and not slots of sizes that
+/// nobody asks for. Neither the first keys of a size nor deletions under a snapshot used to leave enough: no flush
+/// ended any more, and so no deletion was taken.
+pub fn what_is_kept_back_is_enough(engine: &Engine) {
+    // In others nothing waits for a flush to make room.
+    if engine.kind != EngineKind::Slm {
+        return;
+    }
+    for (extent, key_len, held) in
+        [(64 << 10, 60, false), (64 << 10, 60, true), (16 << 10, 200, true), (4096, 200, true)]
+    {
+        let machine = Machine::with_memory(&Setup::roomy(engine, Granularity::Page), 16 * extent);
+        let mut options = Options { pm_bytes: 4 << 20, pool_extent_bytes: extent, ..machine.options() };
+        options.slm.memtable_bytes = 1 << 20;
+        let db = machine.open_with(options.clone()).unwrap();
+        let space = db.keyspace("space").unwrap();
+        let key = |i: u32| [&i.wrapping_mul(0x9e37_79b1).to_be_bytes()[..], &vec![0; key_len]].concat();
+        let taken = (0..).find(|i| space.put(key(*i), [1; 100]).is_err()).unwrap();
+        let what = format!("extents of {extent}, keys of {key_len}, {taken} puts, held: {held}");
+        let snapshot = held.then(|| db.snapshot());
+        if held {
+            // They may be refused.
+            let _ = (0..taken).try_for_each(|i| space.delete(key(i)));
+        }
+        drop(snapshot);
+        db.flush().unwrap_or_else(|e| panic!("{what}: {e}"));
+        space.clear().unwrap_or_else(|e| panic!("{what}: {e}"));
+        db.sweep().unwrap_or_else(|e| panic!("{what}: {e}"));
+        db.flush().unwrap_or_else(|e| panic!("{what}: {e}"));
+        db.compact_range(..).unwrap_or_else(|e| panic!("{what}: {e}"));
+        for i in 0..taken / 3 {
+            space.put(key(i), [2; 100]).unwrap_or_else(|e| panic!("{what}: put {i}: {e}"));
+        }
+        assert_clean(&db);
+        drop((space, db));
+        let db = machine.open_with(options).unwrap();
+        assert_eq!(db.keyspace("space").unwrap().entries().unwrap().count() as u32, taken / 3, "{what}");
+    }
+}
+
 /// A pool that is larger than the medium has room for. `tlsm` counted on all of it, and refused every write, deletions as
 /// well, once the medium was full.
 pub fn a_medium_without_room_for_the_whole_pool_is_enough(engine: &Engine) {
