@@ -1,7 +1,7 @@
 //! Logs on persistent memory: power cuts at every drain, kills, damage, space.
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 use terrace_base::ErrorKind;
@@ -9,7 +9,7 @@ use terrace_base::checksum::{crc32c, crc32c_append};
 use terrace_base::rng::Rng;
 use terrace_log::{LogReader, LogWriter, PmLog, PmSegment, Segment};
 use terrace_pmem::{Granularity, Kind, MemMedia, Opened, Pool, PoolOptions};
-use terrace_sim::{World, WorldOptions};
+use terrace_sim::{Survival, World, WorldOptions};
 
 const KIND: Kind = Kind(40);
 const ROOT: &str = "log";
@@ -171,6 +171,59 @@ fn a_full_pool_loses_nothing() {
     assert_eq!(log.entries(), entries);
     let again = PmLog::open(&pool, log.head()).unwrap();
     assert_eq!((again.entries(), again.check()), (entries, Vec::new()));
+}
+
+/// Room for several entries is there, but in no two extents that adjoin. Must catch extents that are linked in another
+/// order than they are filled, and what a refused growth has linked and nobody frees.
+#[test]
+fn scattered_extents_are_room() {
+    const OTHERS: Kind = Kind(41);
+    let world = World::new(11, WorldOptions::default());
+    let options = PoolOptions { max_size: 1 << 20, ..options(Some(world.boot_id())) };
+    let pool = Pool::create_on(world.media(), Path::new("pool"), &options).unwrap();
+    let mut log = PmLog::create(&pool, KIND, 100).unwrap();
+    pool.set_root(ROOT, log.head()).unwrap();
+    let mut others = Vec::new();
+    while let Ok(extent) = pool.reserve_extent(OTHERS, 1) {
+        pool.activate(&extent);
+        pool.drain();
+        others.push(extent.offset);
+    }
+    let (freed, held): (Vec<u64>, Vec<u64>) = others.into_iter().partition(|offset| offset / 4096 % 2 == 0);
+    freed.iter().for_each(|offset| pool.free_extent(*offset, OTHERS).unwrap());
+    assert!(freed.len() > 8 && pool.reserve_extent(OTHERS, 4097).is_err(), "{freed:?}");
+
+    let caught: Arc<Mutex<Vec<_>>> = Arc::default();
+    let taken = caught.clone();
+    world.on_event(Box::new(move |_, world| taken.lock().unwrap().push(world.capture())));
+    log.reserve(6, 18_000).unwrap();
+    let reserved = caught.lock().unwrap().len();
+    assert!(reserved >= 5, "{reserved} events");
+    let all: Vec<_> = (0..6u8).map(|i| vec![i + 1; 3000]).collect();
+    all.iter().for_each(|entry| drop(log.append(entry).unwrap()));
+    log.persist().unwrap();
+    // More than there is: what it has taken stays with the log.
+    assert_eq!(log.reserve(1, 2 << 20).unwrap_err().kind(), ErrorKind::PoolFull);
+    assert!(pool.reserve_extent(OTHERS, 1).is_err());
+    world.ignore_events();
+    for (i, snapshot) in caught.lock().unwrap().iter().enumerate() {
+        for world in [snapshot.power_cut(Survival::Seeded(i as u64)), snapshot.kill()] {
+            let pool = Pool::open_on(world.media(), Path::new("pool"), &options).unwrap();
+            let mut log = survived(&pool, &all, 0);
+            let mut kept: Vec<_> = log.iter().unwrap().collect();
+            kept.push(vec![9; 2000]);
+            log.append(&kept[kept.len() - 1]).unwrap();
+            log.persist().unwrap();
+            drop(log);
+            survived(&pool, &kept, kept.len());
+        }
+    }
+    assert_eq!(PmLog::open(&pool, log.head()).unwrap().iter().unwrap().collect::<Vec<_>>(), all);
+    held.iter().for_each(|offset| pool.free_extent(*offset, OTHERS).unwrap());
+    log.append(&[7; 60 << 10]).unwrap();
+    pool.clear_root(ROOT).unwrap();
+    log.free().unwrap();
+    assert!(pool.extents(KIND).is_empty() && pool.check(&pool.marks()).is_empty());
 }
 
 #[test]

@@ -148,6 +148,7 @@ impl<'a> View<'a> {
     #[inline(always)]
     fn passed_short(&self, at: usize) -> Option<Passed> {
         let Head { shared, unshared, tag, end, .. } = Head::short(self.data, at)?;
+        Kind::from_u8(kind_of(tag))?;
         let value_at = end + unshared as usize;
         let next = value_at + (tag >> Kind::BITS) as usize;
         (next <= self.limit).then_some(Passed { shared: shared as usize, suffix: end..value_at, next })
