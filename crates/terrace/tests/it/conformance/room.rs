@@ -272,17 +272,27 @@ pub fn what_is_kept_back_is_enough(engine: &Engine) {
     if engine.kind != EngineKind::Slm {
         return;
     }
-    for (extent, key_len, held) in
-        [(64 << 10, 60, false), (64 << 10, 60, true), (16 << 10, 200, true), (4096, 200, true)]
-    {
+    for (extent, lens, held) in [
+        (64 << 10, 60..61, false),
+        (64 << 10, 60..61, true),
+        (16 << 10, 200..201, true),
+        (4096, 200..201, true),
+        // A slab for each size.
+        (64 << 10, 4..1500, false),
+        (16 << 10, 4..400, true),
+    ] {
         let machine = Machine::with_memory(&Setup::roomy(engine, Granularity::Page), 16 * extent);
         let mut options = Options { pm_bytes: 4 << 20, pool_extent_bytes: extent, ..machine.options() };
         options.slm.memtable_bytes = 1 << 20;
         let db = machine.open_with(options.clone()).unwrap();
         let space = db.keyspace("space").unwrap();
-        let key = |i: u32| [&i.wrapping_mul(0x9e37_79b1).to_be_bytes()[..], &vec![0; key_len]].concat();
+        let key = |i: u32| {
+            let mixed = i.wrapping_mul(0x9e37_79b1);
+            let len = lens.start + (mixed >> 16) as usize % lens.len();
+            [&mixed.to_be_bytes()[..], &vec![0; len]].concat()
+        };
         let taken = (0..).find(|i| space.put(key(*i), [1; 100]).is_err()).unwrap();
-        let what = format!("extents of {extent}, keys of {key_len}, {taken} puts, held: {held}");
+        let what = format!("extents of {extent}, keys of {lens:?}, {taken} puts, held: {held}");
         let snapshot = held.then(|| db.snapshot());
         if held {
             // They may be refused.
