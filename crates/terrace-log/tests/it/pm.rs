@@ -200,7 +200,9 @@ fn scattered_extents_are_room() {
     let reserved = caught.lock().unwrap().len();
     assert!(reserved >= 5, "{reserved} events");
     let all: Vec<_> = (0..6u8).map(|i| vec![i + 1; 3000]).collect();
-    all.iter().for_each(|entry| drop(log.append(entry).unwrap()));
+    for entry in &all {
+        log.append(entry).unwrap();
+    }
     log.persist().unwrap();
     // More than there is: what it has taken stays with the log.
     assert_eq!(log.reserve(1, 2 << 20).unwrap_err().kind(), ErrorKind::PoolFull);
