@@ -396,6 +396,11 @@ impl Core {
         sets.iter().flat_map(Sets::all).map(LogSet::places).collect()
     }
 
+    /// Whether there are logs that could be given back.
+    pub(super) fn has_logs(&self) -> bool {
+        self.logs.as_ref().is_some_and(Logs::is_on)
+    }
+
     pub(super) fn log_bytes(&self) -> u64 {
         let Some(logs) = &self.logs else { return 0 };
         let sets = logs.sets.read();

@@ -41,7 +41,7 @@ impl Core {
 
     pub(super) fn mark_all(&self, marks: &mut Marks) -> Result<()> {
         self.replay_all()?;
-        let _alone = self.merges.write();
+        let _alone = self.merges.gate.write();
         let _here = self.limbo.enter();
         marks.slot(self.header_off)?;
         self.mark_logs(marks)?;

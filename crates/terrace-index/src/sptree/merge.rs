@@ -10,8 +10,9 @@
 //!
 //! Nothing is merged before the tree is whole after an open, or while a walk marks reachable objects.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::RwLock;
 use terrace_base::Result;
 
 use super::bound::Bound;
@@ -19,16 +20,46 @@ use super::key::Probe;
 use super::layout::Item;
 use super::mnode::{Locked, Mnode};
 use super::page::Page;
-use super::{Core, Garbage};
+use super::{Core, Garbage, SpTree};
 use crate::kinds;
+
+/// What merges wait for, and those that did not happen.
+#[derive(Debug, Default)]
+pub(super) struct Merges {
+    /// Held by a walk that marks reachable objects, and shared by merges.
+    pub gate: RwLock<()>,
+    /// A leaf could not be merged when its keys were removed.
+    are_owed: AtomicBool,
+}
+
+impl SpTree {
+    /// Gives back memory that the tree can do without, beside readers and writers: it merges leaves that could not be
+    /// merged when their keys were removed, and brings what is in write buffers to the leaves, so that their logs go.
+    /// Returns whether there was any.
+    pub fn relieve(&self) -> Result<bool> {
+        let core = &self.core;
+        let merges = core.merges.are_owed.swap(false, Ordering::AcqRel);
+        if merges && let Err(e) = self.shrink() {
+            core.merges.are_owed.store(true, Ordering::Release);
+            return Err(e);
+        }
+        let had_logs = core.has_logs();
+        if had_logs {
+            let _here = core.limbo.enter();
+            core.shed_logs()?;
+        }
+        Ok(had_logs || merges)
+    }
+}
 
 impl Core {
     /// Merges the leaf that `probe` belongs to with a neighbour if they have room for each other; says whether it did.
     pub(super) fn merge_near(&self, probe: &Probe<'_>) -> Result<bool> {
-        if !self.rebuild.is_whole() {
+        let gate = self.rebuild.is_whole().then(|| self.merges.gate.try_read()).flatten();
+        let Some(_gate) = gate else {
+            self.merges.are_owed.store(true, Ordering::Release);
             return Ok(false);
-        }
-        let Some(_gate) = self.merges.try_read() else { return Ok(false) };
+        };
         let (node, _) = self.locate(probe)?;
         if self.merge_right(node)? {
             return Ok(true);
@@ -47,7 +78,7 @@ impl Core {
         let mut cursor = Vec::new();
         loop {
             let _here = self.limbo.enter();
-            let _gate = self.merges.read();
+            let _gate = self.merges.gate.read();
             let (node, _) = self.locate(&Probe::plain(&cursor))?;
             if self.merge_right(node)? {
                 continue;
@@ -85,7 +116,10 @@ impl Core {
         match self.merge(left, right) {
             Ok(()) => Ok(true),
             // It was worth a try.
-            Err(e) if e.is_out_of_space() => Ok(false),
+            Err(e) if e.is_out_of_space() => {
+                self.merges.are_owed.store(true, Ordering::Release);
+                Ok(false)
+            }
             Err(e) => Err(e),
         }
     }

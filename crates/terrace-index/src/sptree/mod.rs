@@ -58,7 +58,6 @@ use std::ops::Bound as RangeBound;
 use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::sync::{Arc, Weak};
 
-use parking_lot::RwLock;
 use terrace_base::exec::{Executor, ThreadPool};
 use terrace_base::{Error, Result};
 use terrace_pmem::{Kind, Marks, Opened, POff, Pool};
@@ -176,7 +175,7 @@ struct Core {
     rebuild: Rebuild,
     pending: Pending,
     /// Held shared to merge, exclusively by walks that mark.
-    merges: RwLock<()>,
+    merges: merge::Merges,
     keys: AtomicI64,
     /// Whether a job is flushing buffers for the old log set.
     flushing: AtomicBool,
@@ -357,7 +356,7 @@ impl Core {
             waiting: Waiting::default(),
             rebuild,
             pending: Pending::new(options.logs),
-            merges: RwLock::new(()),
+            merges: merge::Merges::default(),
             keys: AtomicI64::new(0),
             flushing: AtomicBool::new(false),
             logs: buffered.then(|| logs::Logs::new(options)),

@@ -85,7 +85,7 @@ impl Core {
         if key.is_empty() || !self.rebuild.is_whole() {
             return Ok(false);
         }
-        let Some(_gate) = self.merges.try_read() else { return Ok(false) };
+        let Some(_gate) = self.merges.gate.try_read() else { return Ok(false) };
         let (left, _) = self.locate_below(&Probe::new(&key))?;
         let left = left.lock();
         // Otherwise the leaf was merged away, or never belonged to the tree, and a search for its low key finds the

@@ -19,7 +19,7 @@
 //! sequence, so that readers, which take no locks, know whether they saw the bucket in the state of one moment. A shard
 //! without a place for a key is rehashed into twice as many buckets (`rehash`), by itself, under its own lock; the
 //! directory never changes its size. A key goes to the overflow if no reasonable number of buckets would make a place
-//! for it, because too many keys have similar hashes.
+//! for it, because too many keys have similar hashes, or if it frees room and the pool has none for more buckets.
 //!
 //! Thread safety: every method may be called from any thread at any time. Readers take no locks and make no fences
 //! (`pins`). Writers hold one shard; the lock is a bit in DRAM and dies with the process.

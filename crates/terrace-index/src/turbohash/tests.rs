@@ -7,7 +7,7 @@ use std::sync::Arc;
 use terrace_base::Error;
 use terrace_base::checksum::{crc32c, crc32c_append};
 use terrace_base::rng::Rng;
-use terrace_pmem::{Granularity, MemMedia, Pool, PoolOptions};
+use terrace_pmem::{Claim, Granularity, MemMedia, Pool, PoolOptions};
 use terrace_sim::{World, WorldOptions};
 
 use super::simd::Level;
@@ -187,6 +187,29 @@ fn keys_of_one_hash_take_little_room_and_leave_none_behind() {
     let mut marks = table.pool.marks();
     table.mark(&mut marks).unwrap();
     assert_eq!(table.pool.check(&marks), []);
+}
+
+/// What frees room finds a place where a shard cannot grow.
+#[test]
+fn a_full_pool_has_room_for_keys_that_claim_some() {
+    let media = MemMedia::new(1 << 20, 1 << 20, Granularity::CacheLine).unwrap();
+    let options = PoolOptions { max_size: 1 << 20, extent_bytes: 4096, ..PoolOptions::default() };
+    let pool = Pool::create_on(Arc::new(media), Path::new("memory"), &options).unwrap();
+    pool.keep_back(16 << 10, 0);
+    let options = TurboHashOptions { shards: 2, initial_buckets: 4, ..seeded() };
+    let table = TurboHash::create(&pool, "table", &options).unwrap();
+    let mut keys = 0..;
+    // As long as one of so many finds a place.
+    while keys.by_ref().take(100).any(|i: u64| table.insert(&i.to_le_bytes(), 1).is_ok()) {}
+    let len = table.len();
+    let key = |i: u64| format!("frees room {i}");
+    let insert = |i: u64| pool.claiming(Claim::Some, || table.insert(key(i).as_bytes(), i + 1));
+    (0..20).for_each(|i| assert_eq!(insert(i).unwrap(), None));
+    assert_eq!((table.len(), table.overflow.keys()), (len + 20, 20));
+    assert!((0..20).all(|i| PointIndex::get(&table, key(i).as_bytes()).unwrap() == Some(i + 1)));
+    assert_eq!(table.check().unwrap(), Vec::<String>::new());
+    (0..20).for_each(|i| assert_eq!(table.remove(key(i).as_bytes()).unwrap(), Some(i + 1)));
+    assert_eq!((table.len(), table.overflow.places()), (len, 0));
 }
 
 #[test]

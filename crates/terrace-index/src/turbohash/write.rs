@@ -8,7 +8,7 @@
 use std::sync::atomic::{Ordering, fence};
 
 use terrace_base::Result;
-use terrace_pmem::POff;
+use terrace_pmem::{Claim, POff};
 
 use super::checks::{leads_on, led_on, slot_check, with_check};
 use super::directory::{Content as ShardContent, Held, View};
@@ -122,16 +122,28 @@ impl TurboHash {
                 (Search::Found(found), _) => self.replace::<I>(&held, found, sought, new)?,
                 (Search::Room(_) | Search::Full, New::Nothing) => {}
                 (Search::Room(spot), _) => self.fill_room::<I>(&held, spot, sought, new)?,
-                // If there was no place for keys of this very hash, there is none for one more.
                 (Search::Full, _) => {
-                    if self.overflow.holds(sought.hash) || !self.rehash(&mut held, Why::Full(sought.hash))? {
-                        self.put_overflowed(sought, new)?;
-                    } else {
+                    if self.makes_place(&mut held, sought.hash)? {
                         continue;
                     }
+                    self.put_overflowed(sought, new)?;
                 }
             }
             return Ok(outcome);
+        }
+    }
+
+    /// Rehashes the held shard so that there is a place for a key of this hash; false if it goes to the overflow.
+    #[cold]
+    fn makes_place(&self, held: &mut Held<'_>, hash: u64) -> Result<bool> {
+        // If there was no place for keys of this very hash, there is none for one more.
+        if self.overflow.holds(hash) {
+            return Ok(false);
+        }
+        match self.rehash(held, Why::Full(hash)) {
+            // What frees room has a page of the overflow, where a shard cannot have several extents in a row.
+            Err(e) if e.is_out_of_space() && Claim::current() >= Claim::Some => Ok(false),
+            made => made,
         }
     }
 

@@ -91,6 +91,12 @@ pub(crate) trait KeyIndex: PointIndex + Sized + 'static {
         Ok(())
     }
 
+    /// Gives back memory that the index holds and can do without; returns whether there was any. The caller is not
+    /// present. Runs beside readers and writers.
+    fn relieve(&self) -> Result<bool> {
+        Ok(false)
+    }
+
     /// Postpones the index's background work while the guard exists.
     fn still(&self) -> Option<Still<'_>> {
         None
@@ -140,6 +146,10 @@ impl KeyIndex for SpTree {
 
     fn shrink(&self) -> Result<()> {
         SpTree::shrink(self)
+    }
+
+    fn relieve(&self) -> Result<bool> {
+        SpTree::relieve(self)
     }
 
     fn still(&self) -> Option<Still<'_>> {

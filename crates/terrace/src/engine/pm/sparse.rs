@@ -142,11 +142,23 @@ impl<E: PmEngine> PmStore<E> {
         if gone == 0 {
             gone = self.wait_for_one(&waiting);
         }
+        if gone == 0 && most == 100 && self.relieve_index() {
+            return 1;
+        }
         if gone == 0 && most == 100 {
             // Moving has freed some; the rest cannot be moved.
             *vain = Some(self.sparse.freed.load(Ordering::Relaxed));
         }
         gone
+    }
+
+    /// Has the index give back what it can do without; returns whether that was anything.
+    fn relieve_index(&self) -> bool {
+        let _shared = self.gate.shared();
+        // What it takes from the room kept back is given back soon. Who needs the damaged part gets the error.
+        let relieved = self.admit().and_then(|()| self.pool.claiming(Claim::Few, || self.index.relieve()));
+        self.give_back();
+        relieved.unwrap_or(false)
     }
 
     /// Gives back what readers have left, while nobody looks at the whole pool or closes it.

@@ -198,19 +198,46 @@ pub fn writes_go_on_once_the_medium_has_room(engine: &Engine) {
     }
 }
 
+/// Puts entries, smaller and smaller ones, until some of each size were refused: in the end there is no room for
+/// anything, since a place for one key is none for others. Returns how many were tried and how many taken.
+fn fill(engine: &Engine, put: &dyn Fn(u32, usize) -> bool) -> (u32, u32) {
+    // In `slm` it has waited for a flush.
+    let at_least = if engine.kind == EngineKind::Slm { 1 } else { 50 };
+    let (mut tried, mut taken) = (0, 0);
+    for bytes in [200, 100, 40, 0] {
+        let mut refused = 0;
+        while tried < 40_000 && refused < at_least {
+            let is_taken = put(tried, bytes);
+            (refused, taken) = (refused + u32::from(!is_taken), taken + u32::from(is_taken));
+            tried += 1;
+        }
+    }
+    assert!(tried < 40_000);
+    (tried, taken)
+}
+
 /// A full pool refuses no deletion, neither of a key, a range, nor a keyspace: they make room.
 pub fn a_full_pool_takes_deletions_of_ranges(engine: &Engine) {
     // In others what does not fit becomes tables.
     if !engine.kind.keeps_all_in_memory() && ![EngineKind::Slm, EngineKind::Split].contains(&engine.kind) {
         return;
     }
-    // Long ones, so that few fill an index.
-    let key = |i: u32| [&i.to_be_bytes()[..], &[0; 300]].concat();
-    for granularity in granularities(engine) {
-        for way in ["keys", "range", "batch", "clear", "drop", "first range"] {
+    let ways = ["keys", "range", "batch", "clear", "drop", "first range"];
+    // With long keys few fill an index; with short ones the index has more of the pool.
+    let cases = match engine.kind {
+        EngineKind::Slm => &[(300, false)][..],
+        EngineKind::Sptree => &[(300, false), (4, false), (4, true)],
+        _ => &[(300, false), (4, false)],
+    };
+    for (granularity, (len, buffered)) in
+        granularities(engine).into_iter().flat_map(|g| cases.iter().map(move |c| (g, *c)))
+    {
+        let key = |i: u32| [&i.to_be_bytes()[..], &vec![0; len]].concat();
+        for way in ways {
             let (machine, options) = machine(engine, granularity);
             // What is kept back is more than the record of a group.
-            let options = Options { pm_bytes: 2 << 20, ..options };
+            let mut options = Options { pm_bytes: 2 << 20, ..options };
+            options.sptree.buffered = buffered;
             let db = machine.open_with(options.clone()).unwrap();
             let is_first = way == "first range";
             let space = (!is_first).then(|| db.keyspace("space").unwrap());
@@ -219,17 +246,10 @@ pub fn a_full_pool_takes_deletions_of_ranges(engine: &Engine) {
                 None => db.put(key(i), vec![1; bytes]),
             };
             db.put([0], "kept").unwrap();
-            let mut taken = 0;
-            // In the end there is no room for anything.
-            for bytes in [200, 100, 40, 0] {
-                while taken < 20_000 && put(taken, bytes).is_ok() {
-                    taken += 1;
-                }
-            }
-            assert!(taken < 20_000);
+            let (tried, taken) = fill(engine, &|i, bytes| put(i, bytes).is_ok());
             let all = || 0u32.to_be_bytes()..u32::MAX.to_be_bytes();
             let outcome = match (way, &space) {
-                ("keys", Some(space)) => (0..taken).try_for_each(|i| space.delete(key(i))),
+                ("keys", Some(space)) => (0..tried).try_for_each(|i| space.delete(key(i))),
                 ("range", Some(space)) => space.delete_range(all()),
                 ("batch", Some(space)) => {
                     let mut batch = WriteBatch::new();
@@ -254,7 +274,11 @@ pub fn a_full_pool_takes_deletions_of_ranges(engine: &Engine) {
                 db.compact_range(..).unwrap();
             }
             let after = db.keyspace("after").unwrap();
-            (0..taken / 3).for_each(|i| after.put(key(i), [2; 200]).unwrap());
+            for i in 0..taken / 3 {
+                let what =
+                    || format!("{granularity:?}, {len}, {buffered}, {way} after {taken} puts, put {i}");
+                after.put(key(i), [2; 200]).unwrap_or_else(|e| panic!("{}: {e}", what()));
+            }
             assert_clean(&db);
             drop((space, after, db));
             let db = machine.open_with(options).unwrap();
