@@ -197,8 +197,12 @@ impl PmSegment {
         self.pieces.push(Piece { offset: extent.offset, bytes: extent.bytes, start: self.capacity() });
     }
 
-    /// Makes room for `len` bytes in all.
+    /// Makes room for `len` bytes in all. Nothing is taken where the pool has too few extents.
     fn grow(&mut self, len: u64) -> Result<()> {
+        let missing = len.saturating_sub(self.pieces.last().map_or(0, Piece::end));
+        if missing > 0 && missing > self.pool.spare_extent_bytes() {
+            return Err(self.pool.refusal(missing));
+        }
         while let Some(last) = self.pieces.last().copied().filter(|last| last.end() < len) {
             let wanted = len - last.end() + EXTENT_HEADER_BYTES;
             let smallest = self.pool.extent_bytes();

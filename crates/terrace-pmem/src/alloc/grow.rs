@@ -100,6 +100,12 @@ impl Pool {
         (space.runs.total() + to_come) * self.extent_bytes()
     }
 
+    /// The same without those that the calling thread must leave.
+    pub fn spare_extent_bytes(&self) -> u64 {
+        let kept = self.inner.alloc.kept.to_leave() * self.extent_bytes();
+        self.free_extent_bytes().saturating_sub(kept)
+    }
+
     /// Whether the medium refuses to let the pool grow. One that has refused is asked again: who would be told that
     /// there is no room takes nothing of the pool, so that nothing else asks.
     pub fn is_still_short(&self) -> bool {

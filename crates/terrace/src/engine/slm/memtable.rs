@@ -56,7 +56,7 @@ pub(super) struct MemTable {
     slot: usize,
     /// The first commit log that holds writes of this memtable; zero before there is one.
     first_log: FirstLog,
-    /// Whether it was made of room that is kept back.
+    /// Whether it was made of room that is kept back, or may have been.
     pub is_by_claim: bool,
     /// The progress of its flush.
     pub flush: FlushProgress,
@@ -172,7 +172,8 @@ impl MemTable {
     pub fn open(pool: &Pool, slot: usize, capacity: u64) -> Result<Option<MemTable>> {
         let Some(head) = pool.root(root(slot))? else { return Ok(None) };
         let list = SkipList::open(pool, MEMTABLE_KIND, head)?.with_filter(capacity);
-        Ok(Some(MemTable::around(list, slot)))
+        // What it was made of is not known any more.
+        Ok(Some(MemTable { is_by_claim: true, ..MemTable::around(list, slot) }))
     }
 
     fn around(list: SkipList, slot: usize) -> MemTable {

@@ -64,7 +64,7 @@ macro_rules! conformance {
                 room::{a_refused_batch_takes_nothing, a_full_pool_is_left_by_deleting, what_is_kept_back_is_enough,
                     a_flushed_log_is_in_nobodys_way, a_medium_without_room_for_the_whole_pool_is_enough,
                     writes_go_on_once_the_medium_has_room, a_full_pool_takes_deletions_of_ranges,
-                    who_asks_too_much_harms_nobody_else},
+                    who_asks_too_much_harms_nobody_else, what_is_kept_back_lasts},
                 hard::{keys_chosen_by_an_enemy, the_seed_is_nobodys, values_at_every_size_class,
                     most_is_deleted_and_other_sizes_come},
                 expiry::{entries_are_gone_when_they_are_due, what_is_put_says_how_long_it_lives,

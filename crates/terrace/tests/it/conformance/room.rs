@@ -338,6 +338,43 @@ pub fn what_is_kept_back_is_enough(engine: &Engine) {
     }
 }
 
+/// The same where a full pool is opened again and again, and takes a little each time.
+pub fn what_is_kept_back_lasts(engine: &Engine) {
+    if engine.kind != EngineKind::Slm {
+        return;
+    }
+    for (extent, lens, opens) in [(64 << 10, 16..17, 20), (4096, 8..300, 40)] {
+        let machine = Machine::with_memory(&Setup::roomy(engine, Granularity::Page), 16 * extent);
+        let mut options = Options { pm_bytes: 4 << 20, pool_extent_bytes: extent, ..machine.options() };
+        options.slm.memtable_bytes = 1 << 20;
+        let mut db = machine.open_with(options.clone()).unwrap();
+        let key =
+            |i: u32, len: usize| [&i.wrapping_mul(0x9e37_79b1).to_be_bytes()[..], &vec![0; len - 4]].concat();
+        let what = format!("extents of {extent}, keys of {lens:?}");
+        let before = (0..).find(|i| db.put(key(*i, 16), [1; 100]).is_err()).unwrap();
+        (0..before).step_by(2).for_each(|i| db.delete(key(i, 16)).unwrap_or_else(|e| panic!("{what}: {e}")));
+        db.flush().unwrap_or_else(|e| panic!("{what}: {e}"));
+        let mut next = before;
+        for open in 0..opens {
+            let put = |i: u32| db.put(key(i, lens.start + i as usize % lens.len()), [2; 100]);
+            next = (next..).find(|i| put(*i).is_err()).unwrap();
+            for i in 0..2 {
+                let one = key(2 * (2 * open + i) + 1, 16);
+                db.delete(one)
+                    .unwrap_or_else(|e| panic!("{what}, opened {open} times, after {next} puts: {e}"));
+            }
+            drop(db);
+            db = machine.open_with(options.clone()).unwrap();
+        }
+        db.flush().unwrap_or_else(|e| panic!("{what}: {e}"));
+        db.delete_range(..).unwrap_or_else(|e| panic!("{what}: {e}"));
+        db.sweep().unwrap_or_else(|e| panic!("{what}: {e}"));
+        db.compact_range(..).unwrap_or_else(|e| panic!("{what}: {e}"));
+        (0..before / 3).for_each(|i| db.put(key(i, 16), [3; 100]).unwrap_or_else(|e| panic!("{what}: {e}")));
+        assert_clean(&db);
+    }
+}
+
 /// A pool that is larger than the medium has room for. `tlsm` counted on all of it, and refused every write, deletions as
 /// well, once the medium was full.
 pub fn a_medium_without_room_for_the_whole_pool_is_enough(engine: &Engine) {
