@@ -174,7 +174,6 @@ struct Core {
     waiting: Waiting,
     rebuild: Rebuild,
     pending: Pending,
-    /// Held shared to merge, exclusively by walks that mark.
     merges: merge::Merges,
     keys: AtomicI64,
     /// Whether a job is flushing buffers for the old log set.

@@ -12,7 +12,6 @@ use terrace_pmem::Slot;
 
 use super::key::Probe;
 use super::layout::{Item, OFFSET_BITS, OFFSET_MASK, RECORD, SLOTS};
-use super::logs::Logs;
 use super::mnode::{Locked, Mnode};
 use super::{Core, Garbage};
 use crate::kinds;
@@ -72,7 +71,7 @@ impl Core {
             if version.is_dead() || node.covers(&probe, version) != Some(true) {
                 continue;
             }
-            if buffered && self.logs.as_ref().is_some_and(Logs::is_on) {
+            if buffered && self.has_logs() {
                 match self.apply_buffered(locked, &probe, wish) {
                     Ok(Some(before)) => return Ok(before),
                     Ok(None) => continue,

@@ -197,10 +197,10 @@ impl PmSegment {
         self.pieces.push(Piece { offset: extent.offset, bytes: extent.bytes, start: self.capacity() });
     }
 
-    /// Makes room for `len` bytes in all. Nothing is taken where the pool has too few extents.
+    /// Makes room for `len` bytes in all. Nothing is taken where all extents that the pool has would not do.
     fn grow(&mut self, len: u64) -> Result<()> {
-        let missing = len.saturating_sub(self.pieces.last().map_or(0, Piece::end));
-        if missing > 0 && missing > self.pool.spare_extent_bytes() {
+        let missing = len.saturating_sub(self.capacity());
+        if missing > 0 && !self.pool.has_extents(missing + EXTENT_HEADER_BYTES) {
             return Err(self.pool.refusal(missing));
         }
         while let Some(last) = self.pieces.last().copied().filter(|last| last.end() < len) {

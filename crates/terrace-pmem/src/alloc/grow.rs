@@ -100,10 +100,15 @@ impl Pool {
         (space.runs.total() + to_come) * self.extent_bytes()
     }
 
-    /// The same without those that the calling thread must leave.
-    pub fn spare_extent_bytes(&self) -> u64 {
+    /// Whether whole extents of `bytes` in all are free, beside those that the calling thread must leave. A medium that
+    /// has refused to grow is asked again.
+    pub fn has_extents(&self, bytes: u64) -> bool {
         let kept = self.inner.alloc.kept.to_leave() * self.extent_bytes();
-        self.free_extent_bytes().saturating_sub(kept)
+        let has = || bytes.saturating_add(kept) <= self.free_extent_bytes();
+        has() || {
+            self.is_still_short();
+            has()
+        }
     }
 
     /// Whether the medium refuses to let the pool grow. One that has refused is asked again: who would be told that

@@ -138,11 +138,15 @@ impl Slm {
 
     /// Whether the group would fit into the pool, beside what is kept back, if `memtable` were flushed.
     fn would_fit_without(&self, memtable: &MemTable, group: &Group<'_>) -> bool {
-        // A medium that has refused to grow is asked again: nothing else asks if the group is refused for this.
-        self.pool.is_still_short();
         let kept = pool::kept_back(&self.pool) + self.kept_to_flush(index_room_for(group));
         // Free slots do not count: they are of the sizes that they have.
-        room_for(group) + kept <= self.pool.free_extent_bytes() + memtable.list().extents_bytes()
+        let fits =
+            || room_for(group) + kept <= self.pool.free_extent_bytes() + memtable.list().extents_bytes();
+        // A medium that has refused to grow is asked again: nothing else asks if the group is refused for this.
+        fits() || {
+            self.pool.is_still_short();
+            fits()
+        }
     }
 
     /// Rotates when the active memtable is full, waits when both are, and throttles before that.
