@@ -173,6 +173,25 @@ fn a_full_pool_loses_nothing() {
     assert_eq!((again.entries(), again.check()), (entries, Vec::new()));
 }
 
+/// What is refused has taken nothing of the pool, so nothing but the next append sees that the medium has room again.
+#[test]
+fn appends_go_on_once_the_medium_has_room() {
+    let world = World::new(12, WorldOptions::default());
+    let options = PoolOptions { max_size: 4 << 20, ..options(Some(world.boot_id())) };
+    let pool = Pool::create_on(world.media(), Path::new("pool"), &options).unwrap();
+    let mut log = PmLog::create(&pool, KIND, 100).unwrap();
+    world.media().set_limit(pool.size());
+    let refused = (0..1000).find_map(|_| log.append(&[1; 3000]).err()).unwrap();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    let (entries, free) = (log.entries(), pool.free_bytes());
+    (0..20).for_each(|_| assert_eq!(log.append(&[1; 1 << 20]).unwrap_err().kind(), ErrorKind::NoSpace));
+    assert_eq!((log.entries(), pool.free_bytes()), (entries, free));
+    world.media().set_limit(4 << 20);
+    log.append(&[2; 1 << 20]).unwrap();
+    log.persist().unwrap();
+    assert_eq!((log.entries(), log.check()), (entries + 1, Vec::new()));
+}
+
 /// Room for several entries is there, but in no two extents that adjoin. Must catch extents that are linked in another
 /// order than they are filled, and what a refused growth has linked and nobody frees.
 #[test]
