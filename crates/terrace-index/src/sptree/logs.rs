@@ -24,7 +24,7 @@ use terrace_pmem::{Marks, Pool};
 
 use super::key::Probe;
 use super::layout::{LOGS_AT, OLD_LOGS_AT, TREE_HEADER_BYTES};
-use super::{Core, SpOptions};
+use super::{Core, SpOptions, SpTree};
 use crate::kinds;
 use crate::point::MAX_KEY_BYTES;
 
@@ -125,6 +125,19 @@ fn visit(pool: &Pool, set: &LogSet, log: usize, visit: &mut VisitEntry<'_>) -> R
         visit(set.number(), number, word, key);
         Ok(())
     })
+}
+
+impl SpTree {
+    /// Brings what is in write buffers to the leaves, so that their logs go, beside readers and writers; returns
+    /// whether there were any.
+    pub fn give_up_buffers(&self) -> Result<bool> {
+        let had_logs = self.core.has_logs();
+        if had_logs {
+            let _here = self.core.limbo.enter();
+            self.core.shed_logs()?;
+        }
+        Ok(had_logs)
+    }
 }
 
 impl Core {
@@ -396,7 +409,7 @@ impl Core {
         sets.iter().flat_map(Sets::all).map(LogSet::places).collect()
     }
 
-    /// Whether there are logs that could be given back.
+    /// Whether there are logs, so that writes go to buffers.
     pub(super) fn has_logs(&self) -> bool {
         self.logs.as_ref().is_some_and(Logs::is_on)
     }

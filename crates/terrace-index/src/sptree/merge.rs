@@ -24,7 +24,7 @@ use super::{Core, Garbage, SpTree};
 use crate::kinds;
 
 /// What merges wait for, and those that did not happen.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Merges {
     /// Held by a walk that marks reachable objects, and shared by merges.
     pub gate: RwLock<()>,
@@ -32,23 +32,22 @@ pub(super) struct Merges {
     are_owed: AtomicBool,
 }
 
+impl Merges {
+    /// Those of a tree that is opened: what was owed when it was closed is not known.
+    pub fn new() -> Merges {
+        Merges { gate: RwLock::new(()), are_owed: AtomicBool::new(true) }
+    }
+}
+
 impl SpTree {
-    /// Gives back memory that the tree can do without, beside readers and writers: it merges leaves that could not be
-    /// merged when their keys were removed, and brings what is in write buffers to the leaves, so that their logs go.
-    /// Returns whether there was any.
-    pub fn relieve(&self) -> Result<bool> {
-        let core = &self.core;
-        let merges = core.merges.are_owed.swap(false, Ordering::AcqRel);
-        if merges && let Err(e) = self.shrink() {
-            core.merges.are_owed.store(true, Ordering::Release);
-            return Err(e);
+    /// Merges leaves that could not be merged when their keys were removed, beside readers and writers; returns whether
+    /// there may have been any. It goes through the whole tree then.
+    pub fn catch_up(&self) -> Result<bool> {
+        let are_owed = &self.core.merges.are_owed;
+        if !are_owed.swap(false, Ordering::AcqRel) {
+            return Ok(false);
         }
-        let had_logs = core.has_logs();
-        if had_logs {
-            let _here = core.limbo.enter();
-            core.shed_logs()?;
-        }
-        Ok(had_logs || merges)
+        self.shrink().inspect_err(|_| are_owed.store(true, Ordering::Release)).map(|()| true)
     }
 }
 
@@ -116,10 +115,7 @@ impl Core {
         match self.merge(left, right) {
             Ok(()) => Ok(true),
             // It was worth a try.
-            Err(e) if e.is_out_of_space() => {
-                self.merges.are_owed.store(true, Ordering::Release);
-                Ok(false)
-            }
+            Err(e) if e.is_out_of_space() => Ok(false),
             Err(e) => Err(e),
         }
     }

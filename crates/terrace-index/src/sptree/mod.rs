@@ -355,7 +355,7 @@ impl Core {
             waiting: Waiting::default(),
             rebuild,
             pending: Pending::new(options.logs),
-            merges: merge::Merges::default(),
+            merges: merge::Merges::new(),
             keys: AtomicI64::new(0),
             flushing: AtomicBool::new(false),
             logs: buffered.then(|| logs::Logs::new(options)),

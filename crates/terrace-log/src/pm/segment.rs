@@ -197,7 +197,7 @@ impl PmSegment {
         self.pieces.push(Piece { offset: extent.offset, bytes: extent.bytes, start: self.capacity() });
     }
 
-    /// Makes room for `len` bytes in all. Nothing is taken where all extents that the pool has would not do.
+    /// Makes room for `len` bytes in all. Nothing is taken where all extents that are free would not do.
     fn grow(&mut self, len: u64) -> Result<()> {
         let missing = len.saturating_sub(self.capacity());
         if missing > 0 && !self.pool.has_extents(missing + EXTENT_HEADER_BYTES) {

@@ -173,6 +173,34 @@ fn a_full_pool_loses_nothing() {
     assert_eq!((again.entries(), again.check()), (entries, Vec::new()));
 }
 
+/// Slabs that are empty are room: no extent is free beside them.
+#[test]
+fn empty_slabs_are_room() {
+    const OTHERS: Kind = Kind(41);
+    let pool = memory_pool(256 << 10);
+    let mut log = PmLog::create(&pool, KIND, 100).unwrap();
+    let mut others = Vec::new();
+    while let Ok(extent) = pool.reserve_extent(OTHERS, 1) {
+        pool.activate(&extent);
+        pool.drain();
+        others.push(extent.offset);
+    }
+    let sizes = [64, 128, 256, 512];
+    for (extent, _) in others.iter().step_by(5).zip(sizes) {
+        pool.free_extent(*extent, OTHERS).unwrap();
+    }
+    let slots = sizes.map(|bytes| pool.reserve(OTHERS, bytes).unwrap());
+    for slot in slots {
+        pool.activate(&slot);
+        pool.drain();
+        pool.free(slot.offset, OTHERS).unwrap();
+    }
+    for i in 0..4 {
+        log.append(&[i; 3500]).unwrap();
+    }
+    assert_eq!(log.entries(), 4);
+}
+
 /// What is refused has taken nothing of the pool, so nothing but the next append sees that the medium has room again.
 #[test]
 fn appends_go_on_once_the_medium_has_room() {

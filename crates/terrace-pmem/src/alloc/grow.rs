@@ -93,22 +93,25 @@ impl Pool {
         }
     }
 
-    /// Bytes of whole extents that are free, those included that the pool may come to have.
-    pub fn free_extent_bytes(&self) -> u64 {
-        let space = self.inner.alloc.space.lock();
-        let to_come = (self.reachable_bytes() / self.extent_bytes()).saturating_sub(space.units);
-        (space.runs.total() + to_come) * self.extent_bytes()
-    }
-
-    /// Whether whole extents of `bytes` in all are free, beside those that the calling thread must leave. A medium that
-    /// has refused to grow is asked again.
-    pub fn has_extents(&self, bytes: u64) -> bool {
-        let kept = self.inner.alloc.kept.to_leave() * self.extent_bytes();
-        let has = || bytes.saturating_add(kept) <= self.free_extent_bytes();
+    /// Whether whole extents of `bytes` in all are free, those included that the pool may come to have. Before it says
+    /// no it does what a reservation does: it gives back empty slabs, and asks a medium that has refused to grow again.
+    pub fn has_free_extents(&self, bytes: u64) -> bool {
+        let has = || {
+            let space = self.inner.alloc.space.lock();
+            let to_come = (self.reachable_bytes() / self.extent_bytes()).saturating_sub(space.units);
+            bytes <= (space.runs.total() + to_come) * self.extent_bytes()
+        };
         has() || {
+            // A slab that cannot be given back is told of by who uses it.
+            let _ = self.trim_slabs();
             self.is_still_short();
             has()
         }
+    }
+
+    /// The same for extents beside those that the calling thread must leave.
+    pub fn has_extents(&self, bytes: u64) -> bool {
+        self.has_free_extents(bytes.saturating_add(self.inner.alloc.kept.to_leave() * self.extent_bytes()))
     }
 
     /// Whether the medium refuses to let the pool grow. One that has refused is asked again: who would be told that

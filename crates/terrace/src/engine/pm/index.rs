@@ -91,9 +91,14 @@ pub(crate) trait KeyIndex: PointIndex + Sized + 'static {
         Ok(())
     }
 
-    /// Gives back memory that the index holds and can do without; returns whether there was any. The caller is not
-    /// present. Runs beside readers and writers.
-    fn relieve(&self) -> Result<bool> {
+    /// Makes the index smaller where that was not done as keys went; returns whether it may have become so. Runs beside
+    /// readers and writers, and may go through all of it.
+    fn catch_up(&self) -> Result<bool> {
+        Ok(false)
+    }
+
+    /// Gives back memory with which writes are faster; returns whether there was any. Runs beside readers and writers.
+    fn give_up_buffers(&self) -> Result<bool> {
         Ok(false)
     }
 
@@ -148,8 +153,12 @@ impl KeyIndex for SpTree {
         SpTree::shrink(self)
     }
 
-    fn relieve(&self) -> Result<bool> {
-        SpTree::relieve(self)
+    fn catch_up(&self) -> Result<bool> {
+        SpTree::catch_up(self)
+    }
+
+    fn give_up_buffers(&self) -> Result<bool> {
+        SpTree::give_up_buffers(self)
     }
 
     fn still(&self) -> Option<Still<'_>> {

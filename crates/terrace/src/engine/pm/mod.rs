@@ -334,7 +334,7 @@ impl<E: PmEngine> Engine for PmStore<E> {
         self.index.shrink()?;
         self.give_back();
         self.home.compact(self)?;
-        self.make_room(usize::MAX);
+        self.empty_slabs(usize::MAX, 100);
         Ok(())
     }
 

@@ -104,10 +104,11 @@ impl<E: PmEngine> PmStore<E> {
         }
     }
 
-    /// Empties up to `want` slabs, the sparsest first, for a write that has found no room; returns whether
-    /// any was freed. The caller does not hold the gate and is not present.
+    /// Empties up to `want` slabs, the sparsest first, for a write that has found no room, or else takes from the index
+    /// what it can do without; returns whether there may be room now. The caller does not hold the gate and is not
+    /// present.
     pub(super) fn make_room(&self, want: usize) -> bool {
-        self.empty_slabs(want, 100) > 0
+        self.empty_slabs(want, 100) > 0 || self.relieve_index()
     }
 
     /// Empties up to `want` slabs of which at most `most` per cent are in use; returns how many were freed.
@@ -142,9 +143,6 @@ impl<E: PmEngine> PmStore<E> {
         if gone == 0 {
             gone = self.wait_for_one(&waiting);
         }
-        if gone == 0 && most == 100 && self.relieve_index() {
-            return 1;
-        }
         if gone == 0 && most == 100 {
             // Moving has freed some; the rest cannot be moved.
             *vain = Some(self.sparse.freed.load(Ordering::Relaxed));
@@ -154,11 +152,19 @@ impl<E: PmEngine> PmStore<E> {
 
     /// Has the index give back what it can do without; returns whether that was anything.
     fn relieve_index(&self) -> bool {
-        let _shared = self.gate.shared();
-        // What it takes from the room kept back is given back soon. Who needs the damaged part gets the error.
-        let relieved = self.admit().and_then(|()| self.pool.claiming(Claim::Few, || self.index.relieve()));
-        self.give_back();
-        relieved.unwrap_or(false)
+        // What this takes from the room kept back is given back soon. Who needs a damaged part gets the error.
+        let catch_up = || self.pool.claiming(Claim::Few, || self.index.catch_up());
+        let caught_up = self.jobs.hold_open().and_then(|_open| catch_up()).unwrap_or(false);
+        let given_up = {
+            let _shared = self.gate.shared();
+            let give_up = || self.pool.claiming(Claim::Few, || self.index.give_up_buffers());
+            self.admit().and_then(|()| give_up()).unwrap_or(false)
+        };
+        if caught_up || given_up {
+            self.give_back_sharing();
+            *self.sparse.vain.lock() = None;
+        }
+        caught_up || given_up
     }
 
     /// Gives back what readers have left, while nobody looks at the whole pool or closes it.

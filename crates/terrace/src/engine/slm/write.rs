@@ -46,6 +46,9 @@ const FLUSHED_SLABS: u64 = 6;
 /// The largest share of the pool that is kept back for flushes.
 const MOST_KEPT_SHARE: u64 = 3;
 
+/// The largest share of the pool that puts leave where they take of what is kept back.
+const MOST_LEFT_SHARE: u64 = 3;
+
 impl Slm {
     pub(super) fn apply_group(&self, group: Group<'_>) -> Result<()> {
         self.core.health.check()?;
@@ -139,14 +142,10 @@ impl Slm {
     /// Whether the group would fit into the pool, beside what is kept back, if `memtable` were flushed.
     fn would_fit_without(&self, memtable: &MemTable, group: &Group<'_>) -> bool {
         let kept = pool::kept_back(&self.pool) + self.kept_to_flush(index_room_for(group));
+        // A pool of few extents has no more.
+        let kept = kept.min(self.pool.max_size() / MOST_LEFT_SHARE);
         // Free slots do not count: they are of the sizes that they have.
-        let fits =
-            || room_for(group) + kept <= self.pool.free_extent_bytes() + memtable.list().extents_bytes();
-        // A medium that has refused to grow is asked again: nothing else asks if the group is refused for this.
-        fits() || {
-            self.pool.is_still_short();
-            fits()
-        }
+        self.pool.has_free_extents((room_for(group) + kept).saturating_sub(memtable.list().extents_bytes()))
     }
 
     /// Rotates when the active memtable is full, waits when both are, and throttles before that.

@@ -379,6 +379,28 @@ pub fn what_is_kept_back_lasts(engine: &Engine) {
     }
 }
 
+/// A pool of so few extents that what is kept back is most of it takes puts again whenever it is opened.
+pub fn a_pool_of_few_extents_takes_puts_when_it_is_opened(engine: &Engine) {
+    if engine.kind != EngineKind::Slm {
+        return;
+    }
+    for (pool, extent) in
+        [(768 << 10, 64 << 10), (512 << 10, 64 << 10), (6 << 20, 512 << 10), (8 << 20, 1 << 20)]
+    {
+        let machine = Machine::with_memory(&Setup::roomy(engine, Granularity::Page), pool);
+        let mut options = Options { pm_bytes: pool, pool_extent_bytes: extent, ..machine.options() };
+        options.slm.memtable_bytes = pool / 4;
+        for _ in 0..3 {
+            let db = machine.open_with(options.clone()).unwrap();
+            let from = db.all().len() as u32;
+            for i in from..from + 20 {
+                db.put(i.to_be_bytes(), [0; 100]).unwrap_or_else(|e| panic!("{extent} of {pool}, {i}: {e}"));
+            }
+            assert_clean(&db);
+        }
+    }
+}
+
 /// A pool that is larger than the medium has room for. `tlsm` counted on all of it, and refused every write, deletions as
 /// well, once the medium was full.
 pub fn a_medium_without_room_for_the_whole_pool_is_enough(engine: &Engine) {
