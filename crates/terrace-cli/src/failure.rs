@@ -80,7 +80,7 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let code = match error.kind() {
-            ErrorKind::InvalidArgument | ErrorKind::NotFound | ErrorKind::NoKeyspace => exit::USAGE,
+            ErrorKind::InvalidArgument | ErrorKind::NoKeyspace => exit::USAGE,
             _ => exit::ERROR,
         };
         let message = match &error {
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn codes_follow_the_kind() {
         assert_eq!(Failure::from(Error::invalid("x")).code, exit::USAGE);
-        assert_eq!(Failure::from(Error::NotFound { dir: "x".into() }).code, exit::USAGE);
+        assert_eq!(Failure::from(Error::NotFound { dir: "x".into() }).code, exit::ERROR);
         assert_eq!(Failure::from(Error::ReadOnly).code, exit::ERROR);
     }
 }

@@ -167,7 +167,6 @@ pub struct Delete {
     pub dir: PathBuf,
     /// The keys, with \\ \t \n \r and \xNN for bytes that cannot be typed
     #[arg(
-        required_unless_present_any = ["from", "to", "prefix", "all"],
         conflicts_with_all = ["from", "to", "prefix", "all"],
         value_name = "KEY",
         allow_negative_numbers = true
@@ -224,6 +223,10 @@ impl Delete {
         let from = optional_bytes("--from", &self.from, self.hex)?;
         let to = optional_bytes("--to", &self.to, self.hex)?;
         let prefix = optional_bytes("--prefix", &self.prefix, self.hex)?;
+        if !self.all && from.is_none() && to.is_none() && prefix.is_none() {
+            return Err(Failure::usage("nothing says which records to delete")
+                .hint("name keys, or a range with --from, --to or --prefix; --all stands for every record"));
+        }
         let Some(range) = key_range(from, to, prefix) else {
             return Err(Failure::usage("no key lies in that range"));
         };

@@ -88,6 +88,9 @@ fn deleting_several_removes_those_that_are_there() {
 #[test]
 fn mistakes_are_explained() {
     let bed = Bed::new();
+    let empty = bed.path("empty");
+    std::fs::create_dir(&empty).unwrap();
+    run(&["dump", empty.to_str().unwrap()]).fails(3, &["there is no database"]);
     bed.run("get", &["key"]).fails(3, &["no database", "terrace import"]);
     assert!(!bed.db.exists());
     std::fs::create_dir(&bed.db).unwrap();

@@ -31,6 +31,6 @@ fn a_range_that_makes_no_sense_is_refused() {
     bed.run("put", &["a", "1"]).text();
     bed.run("delete", &["--from", "b", "--to", "a"]).fails(2, &["no key lies in that range"]);
     bed.run("delete", &["a", "--all"]).fails(2, &["cannot be used with"]);
-    bed.run::<&str>("delete", &[]).fails(2, &["required"]);
+    bed.run::<&str>("delete", &[]).fails(2, &["nothing says which records", "--prefix", "--all"]);
     assert_eq!(bed.run("get", &["a"]).text(), "1\n");
 }

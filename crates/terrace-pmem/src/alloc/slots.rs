@@ -35,6 +35,14 @@ struct Shelf {
 }
 
 impl Pool {
+    /// Bytes of extents of its own that a reservation of `bytes` takes; zero where that takes a slot of a slab.
+    pub fn own_extent_bytes(&self, bytes: u64) -> u64 {
+        match class_for(bytes, self.extent_bytes()) {
+            Some(_) => 0,
+            None => bytes.next_multiple_of(self.extent_bytes()),
+        }
+    }
+
     /// Reserves at least `bytes`: a slot of the next class, or extents if they are more than the largest.
     /// Nothing in the pool changes until it is activated.
     ///

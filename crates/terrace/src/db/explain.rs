@@ -116,7 +116,7 @@ fn bytes_of(step: &Touch) -> u64 {
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for step in &self.steps {
-            writeln!(f, "{}", told(step))?;
+            writeln!(f, "{}", told(step, self.value_bytes.is_some()))?;
         }
         match self.value_bytes {
             Some(bytes) => write!(f, "found, {bytes} bytes: ")?,
@@ -132,9 +132,13 @@ impl fmt::Display for Explanation {
     }
 }
 
-/// A step in words.
-fn told(step: &Touch) -> String {
-    let finds = |found: bool| if found { "has it" } else { "does not have it" };
+/// A step in words, of a read that has found a value or not.
+fn told(step: &Touch, has_value: bool) -> String {
+    let finds = |found: bool| match (found, has_value) {
+        (true, true) => "has it",
+        (true, false) => "has it, deleted or expired",
+        (false, _) => "does not have it",
+    };
     match *step {
         Touch::Memtable { found } => format!("memtable           {}", finds(found)),
         Touch::Index { found } => format!("index              {}", finds(found)),
@@ -184,5 +188,7 @@ mod tests {
         assert!(text.ends_with(sums), "{text}");
         assert!(text.contains("filter 9           does not have it"), "{text}");
         assert!(text.contains("block of 7         50 bytes at 100, read"), "{text}");
+        let deleted = Explanation { value_bytes: None, steps: vec![Touch::Memtable { found: true }] };
+        assert!(deleted.to_string().starts_with("memtable           has it, deleted or expired\n"));
     }
 }

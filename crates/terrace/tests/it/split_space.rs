@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use terrace::{Db, EngineKind, Options, SplitOptions, TableReads};
 use terrace_base::rng::Rng;
 use terrace_disk::Fs;
+use terrace_pmem::Granularity;
 
 use crate::harness::{Engine, Machine, Setup, assert_clean};
 
@@ -96,6 +97,40 @@ fn short_snapshots_beside_a_long_one() {
     assert_eq!(long.get(key(1)).unwrap().as_deref(), Some(&[0; SMALL][..]));
     drop(long);
     rest(&db);
+}
+
+/// Many threads on a pool that is full all the time: each write finds room, since records can move. A write was refused
+/// where nothing of what was chosen to move for it was named any more.
+#[test]
+fn no_write_is_refused_while_records_can_move() {
+    const THREADS: u64 = 8;
+    for (pool, extent, run_bytes, keys, puts) in [
+        (1 << 20, 4 << 10, 2048, 2800, 100),
+        (4 << 20, 64 << 10, 2048, 4000, 1500),
+        (4 << 20, 64 << 10, 64 << 10, 4000, 1500),
+    ] {
+        let machine = Machine::with_memory(&Setup::roomy(&SPLIT, Granularity::CacheLine), pool);
+        let mut options = Options { pm_bytes: pool, pool_extent_bytes: extent, ..machine.options() };
+        options.split.run_bytes = run_bytes;
+        let db = machine.open_with(options).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let db = &db;
+                scope.spawn(move || {
+                    let mut rng = Rng::new(thread);
+                    for i in 0..puts {
+                        let value = vec![thread as u8; 100 + rng.below(3000) as usize];
+                        let key = rng.below(keys).to_be_bytes();
+                        let done = if rng.one_in(10) { db.delete(key) } else { db.put(key, &value) };
+                        done.unwrap_or_else(|e| {
+                            panic!("{i} of {thread}, {pool} with runs of {run_bytes}: {e}")
+                        });
+                    }
+                });
+            }
+        });
+        assert_clean(&db);
+    }
 }
 
 /// One large item that is written over and over does not take room for many.

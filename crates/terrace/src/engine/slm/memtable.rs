@@ -32,9 +32,19 @@ pub(super) const NODE_OVERHEAD_BYTES: u64 = 112;
 /// place in a half full leaf, and its share of the nodes above.
 const INDEX_OVERHEAD_BYTES: u64 = 128;
 
-/// Bytes of the index for `keys` keys of `bytes` in all, at most and on average.
-pub(super) fn index_room(keys: u64, bytes: u64) -> u64 {
-    keys * INDEX_OVERHEAD_BYTES + bytes + bytes / 2
+/// Bytes of an index's record beside its key, at most.
+const RECORD_OVERHEAD_BYTES: u64 = 32;
+
+/// Bytes of the extents of its own that the index's record of a key of `len` bytes has, if it is long.
+pub(super) fn own_extent_bytes(pool: &Pool, len: u64) -> u64 {
+    pool.own_extent_bytes(len + RECORD_OVERHEAD_BYTES)
+}
+
+/// Bytes of the index for a key of `len` bytes, at most and on average.
+pub(super) fn index_room(pool: &Pool, len: u64) -> u64 {
+    // A separator is as long at most, and there is less than one for eight keys.
+    let extents = own_extent_bytes(pool, len);
+    (INDEX_OVERHEAD_BYTES + len + len / 2).max(extents + extents / 8)
 }
 
 /// The initial size of a memtable that may hold `most_bytes`, if the previous one reached `before` bytes. In
@@ -154,7 +164,7 @@ impl MemTable {
             list.free()?;
             return Err(e);
         }
-        Ok(MemTable::around(list.with_filter(capacity), slot))
+        Ok(MemTable::around(pool, list.with_filter(capacity), slot))
     }
 
     /// The same, with a first extent of `most_bytes`, or of as much as the pool has.
@@ -173,11 +183,13 @@ impl MemTable {
         let Some(head) = pool.root(root(slot))? else { return Ok(None) };
         let list = SkipList::open(pool, MEMTABLE_KIND, head)?.with_filter(capacity);
         // What it was made of is not known any more.
-        Ok(Some(MemTable { is_by_claim: true, ..MemTable::around(list, slot) }))
+        Ok(Some(MemTable { is_by_claim: true, ..MemTable::around(pool, list, slot) }))
     }
 
-    fn around(list: SkipList, slot: usize) -> MemTable {
-        let to_index = index_room(list.entries(), list.bytes_used()).into();
+    fn around(pool: &Pool, list: SkipList, slot: usize) -> MemTable {
+        // Of the keys no more is known.
+        let key_bytes = list.bytes_used() / list.entries().max(1);
+        let to_index = (list.entries() * index_room(pool, key_bytes)).into();
         let (first_log, flush) = (FirstLog::default(), FlushProgress::default());
         MemTable { list, to_index, slot, first_log, is_by_claim: false, flush }
     }

@@ -15,10 +15,12 @@ use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
 use terrace_index::{ListCursor, Record, Staged, Staging};
-use terrace_pmem::{Claim, Granularity};
+use terrace_pmem::{Claim, Granularity, Pool};
 use terrace_table::Kind;
 
-use super::memtable::{MemSet, MemTable, NODE_OVERHEAD_BYTES, first_bytes, free_slot, index_room};
+use super::memtable::{
+    MemSet, MemTable, NODE_OVERHEAD_BYTES, first_bytes, free_slot, index_room, own_extent_bytes,
+};
 use super::{Slm, flush};
 use crate::batch::WriteBatch;
 use crate::commit_log::{Entry, Logged, comes_half_way};
@@ -34,9 +36,18 @@ fn room_for(group: &Group<'_>) -> u64 {
 }
 
 /// The most bytes of a group's keys in the index.
-fn index_room_for(group: &Group<'_>) -> u64 {
+fn index_room_for(pool: &Pool, group: &Group<'_>) -> u64 {
     let keys = group.requests.iter().flat_map(|r| r.batch.ops()).map(|op| op.key.len() as u64);
-    index_room(group.ops(), keys.sum())
+    keys.map(|len| index_room(pool, len)).sum()
+}
+
+/// Whether the index's record of a key has extents of its own.
+fn has_long_keys(pool: &Pool, group: &Group<'_>) -> bool {
+    group
+        .requests
+        .iter()
+        .flat_map(|r| r.batch.ops())
+        .any(|op| own_extent_bytes(pool, op.key.len() as u64) > 0)
 }
 
 /// Extents that a flush may need because no slot is free of a size that the index takes: of nodes, separators and
@@ -45,6 +56,10 @@ const FLUSHED_SLABS: u64 = 6;
 
 /// The largest share of the pool that is kept back for flushes.
 const MOST_KEPT_SHARE: u64 = 3;
+
+/// A memtable is full when the index needs this share of the pool for it: two of them are flushed with what is kept
+/// back.
+const MOST_INDEXED_SHARE: u64 = 8;
 
 /// The largest share of the pool that puts leave where they take of what is kept back.
 const MOST_LEFT_SHARE: u64 = 3;
@@ -55,8 +70,8 @@ impl Slm {
         self.finish_opening()?;
         self.manifest.announce_pool()?;
         self.log.mend(self)?;
-        self.make_room(&group)?;
-        let to_index = index_room_for(&group);
+        let to_index = index_room_for(&self.pool, &group);
+        self.make_room(&group, to_index)?;
         self.keep_back(to_index);
         let (memtable, staging, staged) = self.stage_with_retry(&group).inspect_err(|_| self.keep_back(0))?;
         if self.logs_writes()
@@ -98,6 +113,7 @@ impl Slm {
         // What a snapshot sees stays, and its chains take room when the deletions are flushed.
         let is_freeing = || only_deletes && self.core.snapshots.newest() == 0;
         let claim = if only_deletes { Claim::Some } else { Claim::None };
+        let mut may_drain = true;
         loop {
             let memtable = self.mem.load().active().clone();
             let staging = memtable.list().staging();
@@ -114,6 +130,10 @@ impl Slm {
             take_back(&memtable, &staging);
             match refusal {
                 e if !e.is_out_of_space() => return Err(e),
+                // Of long keys, what waits for readers is much.
+                _ if std::mem::take(&mut may_drain) && has_long_keys(&self.pool, group) => {
+                    self.located.drain();
+                }
                 _ if self.has_immutable() => self.wait_for_flush()?,
                 _ if !memtable.is_empty()
                     && (only_deletes || memtable.is_by_claim || self.would_fit_without(&memtable, group)) =>
@@ -141,7 +161,7 @@ impl Slm {
 
     /// Whether the group would fit into the pool, beside what is kept back, if `memtable` were flushed.
     fn would_fit_without(&self, memtable: &MemTable, group: &Group<'_>) -> bool {
-        let kept = pool::kept_back(&self.pool) + self.kept_to_flush(index_room_for(group));
+        let kept = pool::kept_back(&self.pool) + self.kept_to_flush(index_room_for(&self.pool, group));
         // A pool of few extents has no more.
         let kept = kept.min(self.pool.max_size() / MOST_LEFT_SHARE);
         // Free slots do not count: they are of the sizes that they have.
@@ -149,13 +169,15 @@ impl Slm {
     }
 
     /// Rotates when the active memtable is full, waits when both are, and throttles before that.
-    fn make_room(&self, group: &Group<'_>) -> Result<()> {
+    fn make_room(&self, group: &Group<'_>, to_index: u64) -> Result<()> {
         let need = room_for(group);
         let limit = self.memtable_bytes;
+        let most_indexed = self.pool.max_size() / MOST_INDEXED_SHARE;
         loop {
             let mem = self.mem.load_full();
             let active = mem.active();
-            let fits = active.is_empty() || active.list().bytes_used() + need <= limit;
+            let fits = active.is_empty()
+                || active.list().bytes_used() + need <= limit && active.to_index() + to_index <= most_indexed;
             if fits && !self.may_rotate_early(&mem) {
                 self.slow_down(active.list().bytes_used(), mem.oldest_immutable(), group);
                 return Ok(());

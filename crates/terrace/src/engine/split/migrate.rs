@@ -49,6 +49,9 @@ const URGENT_SHARE: u64 = 8;
 /// If the index leaves less than this part of the pool to records, the pool is full.
 const LEAST_SHARE: u64 = 64;
 
+/// How many times as much is chosen from where nothing that was chosen could move.
+const LESS_CHOOSY: u64 = 8;
+
 /// What a mover keeps for the next one.
 #[derive(Debug, Default)]
 pub(super) struct Moving {
@@ -256,7 +259,7 @@ fn run<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> Result<()> {
             return Ok(());
         }
         let mut moving = store.home.moving.lock();
-        let moved = migrate(store, &mut moving, goal)?;
+        let moved = migrate(store, &mut moving, goal, goal)?.bytes;
         drop(moving);
         store.home.pace.note(fill(store));
         if moved == 0 {
@@ -284,36 +287,62 @@ pub(super) fn relieve<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> Result<boo
     if goal == 0 {
         return Ok(false);
     }
-    let mut moved = 0;
+    let mut moved = Moved::default();
     let outcome = store.core.stalled(|| {
-        moved = migrate(store, &mut moving, goal)?;
-        Ok(())
+        let mut least = goal;
+        loop {
+            moved = migrate(store, &mut moving, goal, least)?;
+            if moved.has_chosen() || least >= fill.used {
+                return Ok(());
+            }
+            // The lightest of all are no longer named, or are kept for snapshots.
+            least = (least * LESS_CHOOSY).min(fill.used);
+        }
     });
     drop(moving);
     reclaim::send(store);
     match outcome {
         // The writer is told of the pool.
         Err(e) if e.is_out_of_space() => Ok(false),
-        outcome => outcome.map(|()| moved > 0),
+        // Others have freed what they replaced meanwhile.
+        outcome => outcome.map(|()| moved.has_chosen()),
     }
 }
 
-/// Moves records of about `goal` bytes to tables; returns the bytes moved.
-fn migrate<E: PmEngine<Home = Ssd>>(store: &PmStore<E>, moving: &mut Moving, goal: u64) -> Result<u64> {
+/// What a migration has achieved.
+#[derive(Debug, Default)]
+struct Moved {
+    /// Bytes of tables with records that are named there.
+    bytes: u64,
+    /// All records that it had chosen were replaced before it named them.
+    are_replaced: bool,
+}
+
+impl Moved {
+    fn has_chosen(&self) -> bool {
+        self.bytes > 0 || self.are_replaced
+    }
+}
+
+/// Moves records of about `goal` bytes to tables, of those that amount to at least about `least` bytes.
+fn migrate<E: PmEngine<Home = Ssd>>(
+    store: &PmStore<E>,
+    moving: &mut Moving,
+    goal: u64,
+    least: u64,
+) -> Result<Moved> {
     let start = store.core.env.clock.now();
     let running = store.core.begin_flush();
-    let cut = choose(store, goal);
+    let cut = choose(store, least);
     let mut mover = Mover::new(store);
     let outcome = walk_round(store, moving, &cut, goal, &mut mover);
     let ssd = &*store.home;
     ssd.migrated.fetch_add(mover.arrived, Ordering::AcqRel);
     store.core.counters.count_flush(0, 0, mover.written);
-    let moved = match mover.arrived {
-        0 => 0,
-        _ => mover.written,
-    };
-    ssd.migrated_bytes.fetch_add(moved, Ordering::Relaxed);
-    ssd.pace.migrated(moved, store.core.env.clock.now() - start);
+    let are_replaced = mover.arrived == 0 && mover.written > 0;
+    let bytes = if are_replaced { 0 } else { mover.written };
+    ssd.migrated_bytes.fetch_add(bytes, Ordering::Relaxed);
+    ssd.pace.migrated(bytes, store.core.env.clock.now() - start);
     {
         // The moved records are freed when their readers have left.
         let _shared = store.gate.shared();
@@ -322,8 +351,8 @@ fn migrate<E: PmEngine<Home = Ssd>>(store: &PmStore<E>, moving: &mut Moving, goa
     store.core.files.sweep(&ssd.manifest);
     store.fit_cache();
     outcome?;
-    running.done(moved);
-    Ok(moved)
+    running.done(bytes);
+    Ok(Moved { bytes, are_replaced })
 }
 
 /// Walks round at most once, from where the last walk ended.
@@ -409,7 +438,7 @@ fn look<E: PmEngine<Home = Ssd>>(
 }
 
 /// The cut by which records of about `goal` bytes migrate.
-fn choose<E: PmEngine<Home = Ssd>>(store: &PmStore<E>, goal: u64) -> Cut {
+fn choose<E: PmEngine<Home = Ssd>>(store: &PmStore<E>, least: u64) -> Cut {
     let _here = store.limbo.enter();
     let used = fill(store).used.max(1);
     let slots = store.pool.some_slots(&[RECORD_KIND, LINKED_KIND], SAMPLES);
@@ -418,5 +447,5 @@ fn choose<E: PmEngine<Home = Ssd>>(store: &PmStore<E>, goal: u64) -> Cut {
         Some((store.home.weights.get(at), Record::number_at(&store.pool, at)?))
     };
     let mut samples: Vec<Sample> = slots.into_iter().filter_map(sample).collect();
-    Cut::choose(&mut samples, goal as f64 / used as f64)
+    Cut::choose(&mut samples, least as f64 / used as f64)
 }

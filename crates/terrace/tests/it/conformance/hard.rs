@@ -3,6 +3,7 @@
 
 use terrace::{Db, ErrorKind, Options, WriteBatch};
 use terrace_base::rng::Rng;
+use terrace_pmem::Granularity;
 
 use crate::harness::{Contents, Engine, HASH_SEED, Machine, Map, Setup, assert_clean, setups};
 
@@ -157,6 +158,36 @@ pub fn most_is_deleted_and_other_sizes_come(engine: &Engine) {
         db.flush().unwrap();
         db.compact_range(..).unwrap();
         assert!(db.all().into_iter().collect::<Map>() == map);
+        assert_clean(&db);
+    }
+}
+
+/// Keys of which each takes extents of its own, alike at their ends or at their beginnings: flushed or not, they can be
+/// deleted from a full pool.
+pub fn a_pool_full_of_long_keys_is_left_by_deleting(engine: &Engine) {
+    let cases = [9_000, 20_000].into_iter().flat_map(|len| [false, true].map(|at_end| (len, at_end)));
+    for (len, at_end) in cases {
+        let machine = Machine::with_memory(&Setup::roomy(engine, Granularity::CacheLine), 8 << 20);
+        let options = Options { pm_bytes: 8 << 20, pool_extent_bytes: 64 << 10, ..machine.options() };
+        let mut db = machine.open_with(options.clone()).unwrap();
+        let key = |i: u32| match at_end {
+            true => [&vec![7; len][..], &i.to_be_bytes()].concat(),
+            false => [&i.to_be_bytes()[..], &vec![7; len]].concat(),
+        };
+        let told = |i: u32| format!("key {i} of {len} bytes, {at_end}");
+        // An engine with its keys on disk may never find the pool full.
+        let there = (0..2000).find(|i| db.put(key(*i), [1; 10]).is_err()).unwrap_or(2000);
+        for i in 0..there {
+            if i == there / 2 {
+                drop(db);
+                db = machine.open_with(options.clone()).unwrap();
+            }
+            db.delete(key(i)).unwrap_or_else(|e| panic!("{}: {e}", told(i)));
+        }
+        db.flush().unwrap();
+        assert_eq!(db.all().len(), 0, "{}", told(there));
+        db.compact_range(..).unwrap();
+        (0..there / 2).for_each(|i| db.put(key(i), [2; 10]).unwrap_or_else(|e| panic!("{}: {e}", told(i))));
         assert_clean(&db);
     }
 }

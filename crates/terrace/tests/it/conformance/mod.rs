@@ -67,7 +67,7 @@ macro_rules! conformance {
                     who_asks_too_much_harms_nobody_else, what_is_kept_back_lasts,
                     a_pool_of_few_extents_takes_puts_when_it_is_opened},
                 hard::{keys_chosen_by_an_enemy, the_seed_is_nobodys, values_at_every_size_class,
-                    most_is_deleted_and_other_sizes_come},
+                    most_is_deleted_and_other_sizes_come, a_pool_full_of_long_keys_is_left_by_deleting},
                 expiry::{entries_are_gone_when_they_are_due, what_is_put_says_how_long_it_lives,
                     conditions_take_what_is_due_for_absent, what_is_due_goes_from_the_media,
                     transactions_keep_what_they_have_read,
