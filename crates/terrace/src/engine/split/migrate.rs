@@ -268,8 +268,7 @@ fn run<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> Result<()> {
     }
 }
 
-/// Makes room for a writer that holds nothing; returns whether it, or another thread doing the same, has
-/// succeeded.
+/// Makes room for a writer that holds nothing; returns whether it, or another thread doing the same, has succeeded.
 pub(super) fn relieve<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> Result<bool> {
     let ssd = &*store.home;
     let before = ssd.migrated.load(Ordering::Acquire);
