@@ -109,14 +109,13 @@ impl Core {
         if right.0.low() != Bound::new(&high) {
             return Err(self.pool.corruption(right.0.leaf(), "leaves whose ranges meet", "a gap"));
         }
-        if !self.fit(&left, &right)? {
-            return Ok(false);
-        }
-        match self.merge(left, right) {
-            Ok(()) => Ok(true),
+        let merged = self
+            .fit(&left, &right)
+            .and_then(|fit| if fit { self.merge(left, right).map(|()| true) } else { Ok(false) });
+        match merged {
             // It was worth a try.
             Err(e) if e.is_out_of_space() => Ok(false),
-            Err(e) => Err(e),
+            merged => merged,
         }
     }
 

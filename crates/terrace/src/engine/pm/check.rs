@@ -36,6 +36,7 @@ pub(super) fn check<E: PmEngine>(store: &PmStore<E>) -> Result<CheckReport> {
 }
 
 fn check_still<E: PmEngine>(store: &PmStore<E>) -> Result<CheckReport> {
+    let _whole = store.hold_index();
     let (_alone, _still, rested) = loop {
         let (alone, still) = (store.gate.exclusive(), store.index.still());
         let rested = store.index.rest(&store.core);
@@ -60,6 +61,7 @@ fn check_still<E: PmEngine>(store: &PmStore<E>) -> Result<CheckReport> {
 
 /// Proves index and records, without the rest of the pool.
 pub(super) fn prove<E: PmEngine>(store: &PmStore<E>) -> Result<CheckReport> {
+    let _whole = store.hold_index();
     let _alone = store.gate.exclusive();
     let _still = store.index.still();
     prove_words(store, &mut store.pool.marks()).map(|(report, _)| report)

@@ -331,7 +331,10 @@ impl<E: PmEngine> Engine for PmStore<E> {
     fn compact(&self, _from: Bound<&[u8]>, _to: Bound<&[u8]>) -> Result<()> {
         let _open = self.jobs.hold_open()?;
         self.drop_versions()?;
-        self.index.shrink()?;
+        {
+            let _alone = self.hold_index();
+            self.index.shrink()?;
+        }
         self.give_back();
         self.home.compact(self)?;
         self.empty_slabs(usize::MAX, 100);

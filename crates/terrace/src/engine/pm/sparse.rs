@@ -16,7 +16,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use terrace_base::Result;
 use terrace_index::PointIndex;
 use terrace_pmem::{Claim, Clearing, Kind as PmKind};
@@ -59,6 +59,11 @@ pub(super) struct Sparse {
     sent: AtomicBool,
     /// Held while emptying slabs: the count of freed records when that last achieved nothing.
     vain: Mutex<Option<u64>>,
+    /// How often the index has given something back.
+    relieved: AtomicU64,
+    /// Held while the index is made smaller, and by who goes through all of it: the count of freed records when giving
+    /// back last failed.
+    relieving: Mutex<Option<u64>>,
 }
 
 impl Sparse {
@@ -150,21 +155,40 @@ impl<E: PmEngine> PmStore<E> {
         gone
     }
 
-    /// Has the index give back what it can do without; returns whether that was anything.
+    /// Nobody makes the index smaller while this is held. It is taken before the gate.
+    pub(super) fn hold_index(&self) -> MutexGuard<'_, Option<u64>> {
+        self.sparse.relieving.lock()
+    }
+
+    /// Has the index give back what it can do without; returns whether that was anything, also where another thread has
+    /// had it do so meanwhile.
     fn relieve_index(&self) -> bool {
+        let sparse = &self.sparse;
+        let before = sparse.relieved.load(Ordering::Acquire);
+        let mut failed_at = self.hold_index();
+        if sparse.relieved.load(Ordering::Acquire) != before {
+            return true;
+        }
+        let freed = sparse.freed.load(Ordering::Relaxed);
+        if *failed_at == Some(freed) {
+            return false;
+        }
         // What this takes from the room kept back is given back soon. Who needs a damaged part gets the error.
         let catch_up = || self.pool.claiming(Claim::Few, || self.index.catch_up());
-        let caught_up = self.jobs.hold_open().and_then(|_open| catch_up()).unwrap_or(false);
+        let caught_up = self.jobs.hold_open().and_then(|_open| catch_up());
         let given_up = {
             let _shared = self.gate.shared();
             let give_up = || self.pool.claiming(Claim::Few, || self.index.give_up_buffers());
-            self.admit().and_then(|()| give_up()).unwrap_or(false)
+            self.admit().and_then(|()| give_up())
         };
-        if caught_up || given_up {
+        *failed_at = (caught_up.is_err() || given_up.is_err()).then_some(freed);
+        let has_relieved = caught_up.unwrap_or(false) | given_up.unwrap_or(false);
+        if has_relieved {
             self.give_back_sharing();
-            *self.sparse.vain.lock() = None;
+            *sparse.vain.lock() = None;
+            sparse.relieved.fetch_add(1, Ordering::AcqRel);
         }
-        caught_up || given_up
+        has_relieved
     }
 
     /// Gives back what readers have left, while nobody looks at the whole pool or closes it.

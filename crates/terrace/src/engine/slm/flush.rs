@@ -36,7 +36,12 @@ pub(super) fn run(slm: &Slm) -> Result<()> {
     // The memtables' contents go into the index with the room that is kept back for it.
     let next = || Ok(slm.mem.load().oldest_immutable().cloned());
     let run = || slm.flushes.run(&slm.core, &slm.manifest, next, |memtable| flush(slm, memtable));
-    let outcome = slm.pool.claiming(Claim::All, run);
+    let mut outcome = slm.pool.claiming(Claim::All, run);
+    if outcome.as_ref().is_err_and(Error::is_out_of_space) {
+        // What waits for readers may be enough.
+        slm.located.drain();
+        outcome = slm.pool.claiming(Claim::All, run);
+    }
     if outcome.is_ok() {
         slm.spawn_compaction();
     }
@@ -65,7 +70,12 @@ fn flush(slm: &Slm, memtable: &Arc<MemTable>) -> Result<()> {
     committed.drop_log()?;
     slm.core.counters.count_flush(1, 0, bytes);
     slm.flush_pace.note(memtable.flush.seconds(clock.now()), memtable.list().entries());
-    slm.forget(memtable)
+    slm.forget(memtable)?;
+    if memtable.is_of_long_keys() {
+        // What the index has replaced is much, and waits until more is.
+        slm.located.drain();
+    }
+    Ok(())
 }
 
 /// A flush that has failed on the way. Its job stays open, and the next attempt continues where it stopped:

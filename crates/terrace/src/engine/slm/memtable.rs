@@ -42,9 +42,9 @@ pub(super) fn own_extent_bytes(pool: &Pool, len: u64) -> u64 {
 
 /// Bytes of the index for a key of `len` bytes, at most and on average.
 pub(super) fn index_room(pool: &Pool, len: u64) -> u64 {
-    // A separator is as long at most, and there is less than one for eight keys.
+    // Separators and prefixes are as long at most, and there is less than one for four keys.
     let extents = own_extent_bytes(pool, len);
-    (INDEX_OVERHEAD_BYTES + len + len / 2).max(extents + extents / 8)
+    (INDEX_OVERHEAD_BYTES + len + len / 2).max(extents + extents / 4)
 }
 
 /// The initial size of a memtable that may hold `most_bytes`, if the previous one reached `before` bytes. In
@@ -211,6 +211,12 @@ impl MemTable {
     /// Most bytes of its entries in the index once they are flushed.
     pub fn to_index(&self) -> u64 {
         self.to_index.load(Ordering::Relaxed)
+    }
+
+    /// Whether its keys have extents of their own in the index.
+    pub fn is_of_long_keys(&self) -> bool {
+        // Others take half as much again as the memtable.
+        self.to_index() > 2 * self.list.bytes_used()
     }
 
     /// Notes new entries that take `bytes` of the index.

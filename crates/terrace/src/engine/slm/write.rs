@@ -19,7 +19,7 @@ use terrace_pmem::{Claim, Granularity, Pool};
 use terrace_table::Kind;
 
 use super::memtable::{
-    MemSet, MemTable, NODE_OVERHEAD_BYTES, first_bytes, free_slot, index_room, own_extent_bytes,
+    MEMTABLES, MemSet, MemTable, NODE_OVERHEAD_BYTES, first_bytes, free_slot, index_room, own_extent_bytes,
 };
 use super::{Slm, flush};
 use crate::batch::WriteBatch;
@@ -73,7 +73,8 @@ impl Slm {
         let to_index = index_room_for(&self.pool, &group);
         self.make_room(&group, to_index)?;
         self.keep_back(to_index);
-        let (memtable, staging, staged) = self.stage_with_retry(&group).inspect_err(|_| self.keep_back(0))?;
+        let (memtable, staging, staged) =
+            self.stage_with_retry(&group, to_index).inspect_err(|_| self.keep_back(0))?;
         if self.logs_writes()
             && let Err(e) = self.log.append(self, &group)
         {
@@ -108,7 +109,11 @@ impl Slm {
     /// next memtable's first extent may use the room that is kept back: deletions continue in it when there
     /// is no other, since flushing them takes no more than it gives back and may make room for puts. Puts, and
     /// deletions of what a snapshot sees, do so only if all that is kept for flushes is left.
-    fn stage_with_retry<'g>(&self, group: &Group<'g>) -> Result<(Arc<MemTable>, Staging, Vec<Staged<'g>>)> {
+    fn stage_with_retry<'g>(
+        &self,
+        group: &Group<'g>,
+        coming: u64,
+    ) -> Result<(Arc<MemTable>, Staging, Vec<Staged<'g>>)> {
         let only_deletes = group.only_deletes();
         // What a snapshot sees stays, and its chains take room when the deletions are flushed.
         let is_freeing = || only_deletes && self.core.snapshots.newest() == 0;
@@ -119,7 +124,7 @@ impl Slm {
             let staging = memtable.list().staging();
             // It has room, of what is kept back.
             let is_kept = memtable.is_by_claim && !is_freeing() && !self.would_fit_without(&memtable, group);
-            let staged = match is_kept {
+            let staged = match is_kept || !only_deletes && !self.can_be_indexed(group, coming) {
                 true => Err(self.pool.refusal(room_for(group))),
                 false => self.pool.claiming(claim, || stage(&memtable, group)),
             };
@@ -153,10 +158,22 @@ impl Slm {
     /// The room to keep for flushes if the index will take `coming` more than it does for the memtables'
     /// contents.
     fn kept_to_flush(&self, coming: u64) -> u64 {
-        let to_index: u64 = self.mem.load().iter().map(|memtable| memtable.to_index()).sum();
         // The next memtable, the slabs of the index that are full, and the flush's logs.
         let others = (1 + FLUSHED_SLABS) * self.pool.extent_bytes() + self.located.job_log_bytes();
-        (others + to_index + coming).min(self.pool.max_size() / MOST_KEPT_SHARE)
+        (others + self.to_index() + coming).min(self.pool.max_size() / MOST_KEPT_SHARE)
+    }
+
+    /// Whether a flush finds room in the index for the group's keys beside those of the memtables, also where that is
+    /// more than is ever kept back: a group of long keys may take most of a pool.
+    fn can_be_indexed(&self, group: &Group<'_>, coming: u64) -> bool {
+        let to_index = self.to_index() + coming;
+        to_index <= self.pool.max_size() / MOST_INDEXED_SHARE * MEMTABLES as u64
+            || self.pool.has_free_extents(room_for(group) + to_index + self.pool.extent_bytes())
+    }
+
+    /// The room that the index takes for the memtables' contents.
+    fn to_index(&self) -> u64 {
+        self.mem.load().iter().map(|memtable| memtable.to_index()).sum()
     }
 
     /// Whether the group would fit into the pool, beside what is kept back, if `memtable` were flushed.

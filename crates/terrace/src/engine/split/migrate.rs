@@ -49,9 +49,6 @@ const URGENT_SHARE: u64 = 8;
 /// If the index leaves less than this part of the pool to records, the pool is full.
 const LEAST_SHARE: u64 = 64;
 
-/// How many times as much is chosen from where nothing that was chosen could move.
-const LESS_CHOOSY: u64 = 8;
-
 /// What a mover keeps for the next one.
 #[derive(Debug, Default)]
 pub(super) struct Moving {
@@ -259,7 +256,7 @@ fn run<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> Result<()> {
             return Ok(());
         }
         let mut moving = store.home.moving.lock();
-        let moved = migrate(store, &mut moving, goal, goal)?.bytes;
+        let moved = migrate(store, &mut moving, goal, &choose(store, goal))?.bytes;
         drop(moving);
         store.home.pace.note(fill(store));
         if moved == 0 {
@@ -288,21 +285,18 @@ pub(super) fn relieve<E: PmEngine<Home = Ssd>>(store: &PmStore<E>) -> Result<boo
     }
     let mut moved = Moved::default();
     let outcome = store.core.stalled(|| {
-        let mut least = goal;
-        loop {
-            moved = migrate(store, &mut moving, goal, least)?;
-            if moved.has_chosen() || least >= fill.used {
-                return Ok(());
-            }
+        moved = migrate(store, &mut moving, goal, &choose(store, goal))?;
+        if !moved.has_chosen() {
             // The lightest of all are no longer named, or are kept for snapshots.
-            least = (least * LESS_CHOOSY).min(fill.used);
+            moved = migrate(store, &mut moving, goal, &Cut::ALL)?;
         }
+        Ok(())
     });
     drop(moving);
     reclaim::send(store);
     match outcome {
         // The writer is told of the pool.
-        Err(e) if e.is_out_of_space() => Ok(false),
+        Err(e) if e.is_out_of_space() => Ok(ssd.migrated.load(Ordering::Acquire) != before),
         // Others have freed what they replaced meanwhile.
         outcome => outcome.map(|()| moved.has_chosen()),
     }
@@ -323,23 +317,23 @@ impl Moved {
     }
 }
 
-/// Moves records of about `goal` bytes to tables, of those that amount to at least about `least` bytes.
+/// Moves records of about `goal` bytes to tables, of those that `cut` takes.
 fn migrate<E: PmEngine<Home = Ssd>>(
     store: &PmStore<E>,
     moving: &mut Moving,
     goal: u64,
-    least: u64,
+    cut: &Cut,
 ) -> Result<Moved> {
     let start = store.core.env.clock.now();
     let running = store.core.begin_flush();
-    let cut = choose(store, least);
     let mut mover = Mover::new(store);
-    let outcome = walk_round(store, moving, &cut, goal, &mut mover);
+    let outcome = walk_round(store, moving, cut, goal, &mut mover);
     let ssd = &*store.home;
     ssd.migrated.fetch_add(mover.arrived, Ordering::AcqRel);
     store.core.counters.count_flush(0, 0, mover.written);
-    let are_replaced = mover.arrived == 0 && mover.written > 0;
-    let bytes = if are_replaced { 0 } else { mover.written };
+    let has_arrived = mover.arrived > 0;
+    let are_replaced = !has_arrived && mover.written > 0 && !store.is_pending();
+    let bytes = if has_arrived { mover.written } else { 0 };
     ssd.migrated_bytes.fetch_add(bytes, Ordering::Relaxed);
     ssd.pace.migrated(bytes, store.core.env.clock.now() - start);
     {
@@ -437,7 +431,7 @@ fn look<E: PmEngine<Home = Ssd>>(
 }
 
 /// The cut by which records of about `goal` bytes migrate.
-fn choose<E: PmEngine<Home = Ssd>>(store: &PmStore<E>, least: u64) -> Cut {
+fn choose<E: PmEngine<Home = Ssd>>(store: &PmStore<E>, goal: u64) -> Cut {
     let _here = store.limbo.enter();
     let used = fill(store).used.max(1);
     let slots = store.pool.some_slots(&[RECORD_KIND, LINKED_KIND], SAMPLES);
@@ -446,5 +440,5 @@ fn choose<E: PmEngine<Home = Ssd>>(store: &PmStore<E>, least: u64) -> Cut {
         Some((store.home.weights.get(at), Record::number_at(&store.pool, at)?))
     };
     let mut samples: Vec<Sample> = slots.into_iter().filter_map(sample).collect();
-    Cut::choose(&mut samples, least as f64 / used as f64)
+    Cut::choose(&mut samples, goal as f64 / used as f64)
 }
