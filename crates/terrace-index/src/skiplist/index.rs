@@ -51,7 +51,7 @@ impl SkipIndex {
             .ok_or_else(|| Error::corruption(pool.path(), 0, format!("a root {root_name}"), "none"))?;
         let (arena, id) = Arena::open(pool, KIND, head)?;
         let list = SkipList::over(pool, arena, id);
-        list.inner.recover(false)?;
+        list.inner.recover(false, &mut |_| {})?;
         let index = SkipIndex { list, keys: AtomicU64::new(0), generation: pool.generation() };
         index.count_keys()?;
         Ok(index)

@@ -153,10 +153,15 @@ impl SkipList {
     /// Attaches to the list at `head`, after a crash as after a clean close: checks every record, drops
     /// the batches that are not wholly there and rebuilds the B-tree.
     pub fn open(pool: &Pool, kind: Kind, head: u64) -> Result<SkipList> {
+        Self::open_with(pool, kind, head, &mut |_| {})
+    }
+
+    /// The same, and calls `visit` with the key of each record that it finds, dropped batches included.
+    pub fn open_with(pool: &Pool, kind: Kind, head: u64, visit: &mut dyn FnMut(&[u8])) -> Result<SkipList> {
         loop {
             let (arena, id) = Arena::open(pool, kind, head)?;
             let list = Self::over(pool, arena, id);
-            if list.inner.recover(true)? == Recovered::Ready {
+            if list.inner.recover(true, visit)? == Recovered::Ready {
                 return Ok(list);
             }
         }

@@ -61,7 +61,7 @@ pub(super) enum Recovered {
 impl Inner {
     /// Checks the chain and rebuilds the volatile parts; stores nothing if there are no traces of a crash. With
     /// `with_batches`, batches that are not whole are dropped.
-    pub fn recover(&self, with_batches: bool) -> Result<Recovered> {
+    pub fn recover(&self, with_batches: bool, visit: &mut dyn FnMut(&[u8])) -> Result<Recovered> {
         let extents = self.extents_by_offset()?;
         let chain = self.checked_chain(&extents)?;
         self.flush_links(&chain);
@@ -79,6 +79,7 @@ impl Inner {
             }
             upper.append(Target { key: node.key, seq: node.head.seq }, at)?;
             walk.take(self, &node, with_batches);
+            visit(node.key);
             self.count(node.head.seq);
         }
         drop(upper);

@@ -164,7 +164,7 @@ impl MemTable {
             list.free()?;
             return Err(e);
         }
-        Ok(MemTable::around(pool, list.with_filter(capacity), slot))
+        Ok(MemTable::around(list.with_filter(capacity), slot, 0))
     }
 
     /// The same, with a first extent of `most_bytes`, or of as much as the pool has.
@@ -181,15 +181,15 @@ impl MemTable {
     /// Recovers the memtable in `slot`.
     pub fn open(pool: &Pool, slot: usize, capacity: u64) -> Result<Option<MemTable>> {
         let Some(head) = pool.root(root(slot))? else { return Ok(None) };
-        let list = SkipList::open(pool, MEMTABLE_KIND, head)?.with_filter(capacity);
+        let mut to_index = 0;
+        let mut count = |key: &[u8]| to_index += index_room(pool, key.len() as u64);
+        let list = SkipList::open_with(pool, MEMTABLE_KIND, head, &mut count)?.with_filter(capacity);
         // What it was made of is not known any more.
-        Ok(Some(MemTable { is_by_claim: true, ..MemTable::around(pool, list, slot) }))
+        Ok(Some(MemTable { is_by_claim: true, ..MemTable::around(list, slot, to_index) }))
     }
 
-    fn around(pool: &Pool, list: SkipList, slot: usize) -> MemTable {
-        // Of the keys no more is known.
-        let key_bytes = list.bytes_used() / list.entries().max(1);
-        let to_index = (list.entries() * index_room(pool, key_bytes)).into();
+    fn around(list: SkipList, slot: usize, to_index: u64) -> MemTable {
+        let to_index = to_index.into();
         let (first_log, flush) = (FirstLog::default(), FlushProgress::default());
         MemTable { list, to_index, slot, first_log, is_by_claim: false, flush }
     }

@@ -12,7 +12,7 @@ use terrace_base::{Error, Result};
 use terrace_index::{PointIndex, Record};
 use terrace_table::Kind;
 
-use super::memtable::NODE_OVERHEAD_BYTES;
+use super::memtable::{NODE_OVERHEAD_BYTES, index_room};
 use super::{Slm, flush};
 use crate::batch::{Op, WriteBatch};
 use crate::commit_log::replay;
@@ -86,17 +86,14 @@ impl Slm {
 
     fn replay_group(&self, number: u64, first: u64, batch: &WriteBatch, reached: u64) -> Result<()> {
         let need = batch.encoded().len() as u64 + batch.len() as u64 * NODE_OVERHEAD_BYTES;
-        let full = {
-            let mem = self.mem.load();
-            let list = mem.active().list();
-            list.entries() > 0 && list.bytes_used() + need > self.memtable_bytes
-        };
-        if full {
+        let to_index = batch.ops().map(|op| index_room(&self.pool, op.key.len() as u64)).sum();
+        if !self.is_for(self.mem.load().active(), need, to_index) {
             self.rotate_memtable(number)?;
             flush::run(self)?;
         }
         let memtable = Arc::clone(self.mem.load().active());
         memtable.first_log().note(number);
+        memtable.will_index(to_index);
         let mut wanted = Vec::with_capacity(batch.len());
         for (op, seq) in batch.ops().zip(first..).filter(|(_, seq)| *seq > reached) {
             if !self.superseded(op.key, seq)? {

@@ -185,17 +185,20 @@ impl Slm {
         self.pool.has_free_extents((room_for(group) + kept).saturating_sub(memtable.list().extents_bytes()))
     }
 
+    /// Whether `memtable` is not too full for records of `need` bytes, of which the index takes `to_index`.
+    pub(super) fn is_for(&self, memtable: &MemTable, need: u64, to_index: u64) -> bool {
+        let has_room = || memtable.list().bytes_used() + need <= self.memtable_bytes;
+        let most_indexed = self.pool.max_size() / MOST_INDEXED_SHARE;
+        memtable.is_empty() || has_room() && memtable.to_index() + to_index <= most_indexed
+    }
+
     /// Rotates when the active memtable is full, waits when both are, and throttles before that.
     fn make_room(&self, group: &Group<'_>, to_index: u64) -> Result<()> {
         let need = room_for(group);
-        let limit = self.memtable_bytes;
-        let most_indexed = self.pool.max_size() / MOST_INDEXED_SHARE;
         loop {
             let mem = self.mem.load_full();
             let active = mem.active();
-            let fits = active.is_empty()
-                || active.list().bytes_used() + need <= limit && active.to_index() + to_index <= most_indexed;
-            if fits && !self.may_rotate_early(&mem) {
+            if self.is_for(active, need, to_index) && !self.may_rotate_early(&mem) {
                 self.slow_down(active.list().bytes_used(), mem.oldest_immutable(), group);
                 return Ok(());
             }
