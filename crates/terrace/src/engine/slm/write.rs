@@ -123,7 +123,8 @@ impl Slm {
             let memtable = self.mem.load().active().clone();
             let staging = memtable.list().staging();
             // It has room, of what is kept back.
-            let is_kept = memtable.is_by_claim && !is_freeing() && !self.would_fit_without(&memtable, group);
+            let is_kept =
+                memtable.is_by_claim && !is_freeing() && !self.would_fit_without(&memtable, group, coming);
             let staged = match is_kept || !only_deletes && !self.can_be_indexed(group, coming) {
                 true => Err(self.pool.refusal(room_for(group))),
                 false => self.pool.claiming(claim, || stage(&memtable, group)),
@@ -141,7 +142,9 @@ impl Slm {
                 }
                 _ if self.has_immutable() => self.wait_for_flush()?,
                 _ if !memtable.is_empty()
-                    && (only_deletes || memtable.is_by_claim || self.would_fit_without(&memtable, group)) =>
+                    && (only_deletes
+                        || memtable.is_by_claim
+                        || self.would_fit_without(&memtable, group, coming)) =>
                 {
                     self.rotate_memtable(0)?;
                 }
@@ -176,9 +179,10 @@ impl Slm {
         self.mem.load().iter().map(|memtable| memtable.to_index()).sum()
     }
 
-    /// Whether the group would fit into the pool, beside what is kept back, if `memtable` were flushed.
-    fn would_fit_without(&self, memtable: &MemTable, group: &Group<'_>) -> bool {
-        let kept = pool::kept_back(&self.pool) + self.kept_to_flush(index_room_for(&self.pool, group));
+    /// Whether the group, for which the index takes `coming`, would fit into the pool, beside what is kept back, if
+    /// `memtable` were flushed.
+    fn would_fit_without(&self, memtable: &MemTable, group: &Group<'_>, coming: u64) -> bool {
+        let kept = pool::kept_back(&self.pool) + self.kept_to_flush(coming);
         // A pool of few extents has no more.
         let kept = kept.min(self.pool.max_size() / MOST_LEFT_SHARE);
         // Free slots do not count: they are of the sizes that they have.
