@@ -55,7 +55,7 @@ pub enum Error {
         is_other_version: bool,
     },
     /// Somebody has the database or pool open.
-    #[error("{} is in use by {}; close it there first", path.display(), if *here { "this process" } else { "another process" })]
+    #[error("{} is in use by {}", path.display(), holder(*here))]
     Locked {
         /// The lock file or pool.
         path: PathBuf,
@@ -279,6 +279,14 @@ fn shown(key: &[u8]) -> String {
     if key.len() > SHOWN_BYTES { format!("{head}..") } else { head.to_string() }
 }
 
+/// Who has a database or pool open, and what is to be done about it.
+fn holder(here: bool) -> &'static str {
+    match here {
+        true => "this process; close it there first, and drop its handles, snapshots and iterators",
+        false => "another process; close it there first",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -310,7 +318,10 @@ mod tests {
     #[test]
     fn a_lock_tells_this_process_from_another() {
         let e = Error::Locked { path: "/x".into(), here: true };
-        assert_eq!(e.to_string(), "/x is in use by this process; close it there first");
+        assert_eq!(
+            e.to_string(),
+            "/x is in use by this process; close it there first, and drop its handles, snapshots and iterators"
+        );
         assert_eq!(
             Error::locked(Path::new("/x")).to_string(),
             "/x is in use by another process; close it there first"

@@ -43,10 +43,13 @@ impl Store {
     }
 
     pub(super) fn check_open(&self) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) {
-            return Err(Error::Closed);
-        }
+        self.check_not_closed()?;
         self.core.health.uncut()
+    }
+
+    /// Whether it may be read: an error once it is closed.
+    pub(super) fn check_not_closed(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(Error::Closed) } else { Ok(()) }
     }
 
     /// Applies a group on the leader's thread, if `holds`; returns whether it did.

@@ -378,9 +378,12 @@ impl Db {
         Ok(report.take())
     }
 
-    /// Waits for the background work that has begun and closes the database cleanly. Writes are refused from then on;
-    /// snapshots and iterators may still read. Later calls return the same outcome again. Then it waits until
-    /// [`Listeners`](crate::Listeners) have heard of everything.
+    /// Waits for the background work that has begun and closes the database cleanly. From then on it refuses reads and
+    /// writes with `Closed`; snapshots and iterators may still read. Later calls return the same outcome again. Then it
+    /// waits until [`Listeners`](crate::Listeners) have heard of everything.
+    ///
+    /// The database can be opened again once the last handle, snapshot and iterator is dropped; until then that is
+    /// `Locked`.
     pub fn close(&self) -> Result<()> {
         let _span = tracing::info_span!("close").entered();
         callbacks::check_none_runs()?;

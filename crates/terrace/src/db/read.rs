@@ -21,7 +21,8 @@ impl Db {
     ///
     /// # Errors
     ///
-    /// `Corruption` if its data is damaged; `InvalidArgument` for an over-long key.
+    /// `Corruption` if its data is damaged; `InvalidArgument` for an over-long key; `Closed` after
+    /// [`close`](Self::close).
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Bytes>> {
         let placed = self.inner.catalog.place(key.as_ref())?;
         self.inner.get(&placed)
@@ -83,7 +84,7 @@ impl Db {
     ///
     /// As of [`get`](Self::get). One key that cannot be read fails the call.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: impl IntoIterator<Item = K>) -> Result<Vec<Option<Bytes>>> {
-        self.snapshot().multi_get(keys)
+        self.now()?.multi_get(keys)
     }
 
     /// All entries, in key order.
@@ -93,23 +94,29 @@ impl Db {
 
     /// All entries, as of now, in key order if the engine has one: the one walk that every engine offers.
     pub fn entries(&self) -> Result<Entries> {
-        self.snapshot().entries()
+        self.now()?.entries()
     }
 
     /// The entries whose keys lie in `range`, as of now: `..`, `"a".."b"`, `key..`, bounds in a pair.
     pub fn range(&self, range: impl KeyRange) -> Result<DbIter> {
-        self.snapshot().range(range)
+        self.now()?.range(range)
     }
 
     /// The entries whose keys begin with `prefix`, as of now.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Result<DbIter> {
-        self.snapshot().prefix(prefix)
+        self.now()?.prefix(prefix)
     }
 
-    /// The database as it is now, as long as the snapshot is kept.
+    /// The database as it is now, as long as the snapshot is kept: once the database is closed, as it was then.
     pub fn snapshot(&self) -> Snapshot {
         self.inner.core.look_at_clock();
         self.snapshot_in_passing()
+    }
+
+    /// The same for one call, which a closed database refuses.
+    fn now(&self) -> Result<Snapshot> {
+        self.inner.check_not_closed()?;
+        Ok(self.snapshot())
     }
 
     /// The same without a look at the clock.
@@ -124,6 +131,7 @@ impl Db {
 impl Store {
     /// The value of the key at `place`.
     pub(super) fn get(&self, place: &[u8]) -> Result<Option<Bytes>> {
+        self.check_not_closed()?;
         let _timing = self.core.begin_get();
         let found = self.engine.get(place, None)?;
         self.engine.intact()?;
@@ -132,6 +140,7 @@ impl Store {
 
     /// What `f` makes of that value.
     pub(super) fn get_with<T>(&self, place: &[u8], f: impl FnOnce(&[u8]) -> T) -> Result<Option<T>> {
+        self.check_not_closed()?;
         let _timing = self.core.begin_get();
         shown(&self.core, &*self.engine, place, None, f)
     }
@@ -150,6 +159,7 @@ impl Store {
 
     /// Whether there is one.
     pub(super) fn contains(&self, place: &[u8]) -> Result<bool> {
+        self.check_not_closed()?;
         let _timing = self.core.begin_get();
         let found = self.engine.contains(place)?;
         self.engine.intact()?;

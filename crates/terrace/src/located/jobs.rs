@@ -31,7 +31,7 @@ use terrace_pmem::Kind as PmKind;
 use super::Located;
 use super::chain::Version;
 use super::job_log::{CHUNK_END_BYTES, encode_chunk_end, encode_moves, encode_start};
-use super::moves::{Moves, Relocation};
+use super::moves::{Moves, Relocation, parts};
 use crate::manifest::{Edit, JobKind, State};
 
 /// Extents of this kind hold compaction logs.
@@ -39,6 +39,10 @@ const JOB_LOG_KIND: PmKind = kinds::JOB_LOG;
 
 /// First reservation of a compaction log.
 const LOG_BYTES: u64 = 64 << 10;
+
+/// Bytes that a log may come to have above its first reservation and its growth: of a part of long keys, with the records
+/// around it.
+const PART_SLACK: u64 = 8 << 10;
 
 /// A job: its number, its log, and what it has done to the counts.
 #[derive(Debug)]
@@ -116,7 +120,7 @@ impl Located {
 
     /// The pool's bytes for a job's log and its successor.
     pub fn job_log_bytes(&self) -> u64 {
-        2 * (LOG_BYTES + self.log_growth).next_multiple_of(self.pool.extent_bytes())
+        2 * (LOG_BYTES + self.log_growth + PART_SLACK).next_multiple_of(self.pool.extent_bytes())
     }
 
     /// A log of the job `id` whose earlier logs amount to `counts`; it replaces the log at `root`. On an
@@ -160,17 +164,35 @@ impl<'a> JobRun<'a> {
             chunk.is_sorted_by(|a, b| a.0 < b.0),
             "all decided before the first is made: each key once"
         );
+        parts(chunk, |(key, _)| key.len()).try_for_each(|part| {
+            let mut applied = 0;
+            let outcome = self.insert_part(part, held, &mut applied);
+            *done += applied;
+            outcome
+        })
+    }
+
+    fn insert_part(
+        &mut self,
+        chunk: &[(Vec<u8>, Vec<Version>)],
+        held: &[u64],
+        applied: &mut u64,
+    ) -> Result<()> {
         let writer = self.located.writer.lock();
         let mut moves = Moves::of(self.located, chunk.iter().map(|(key, _)| &key[..]))?;
         for (i, (key, versions)) in chunk.iter().enumerate() {
             moves.push(i, self.located.plan_insert(key, moves.word(i, key)?, versions, held)?);
         }
-        self.publish(writer, moves, done)
+        self.publish(writer, moves, applied)
     }
 
     /// Points the versions that a compaction moved at their new places; a version that has meanwhile been
     /// replaced is dead on arrival.
     pub fn relocate(&mut self, chunk: &[Relocation]) -> Result<()> {
+        parts(chunk, |relocation| relocation.key.len()).try_for_each(|part| self.relocate_part(part))
+    }
+
+    fn relocate_part(&mut self, chunk: &[Relocation]) -> Result<()> {
         let writer = self.located.writer.lock();
         let mut moves = Moves::of(self.located, chunk.iter().map(|relocation| &relocation.key[..]))?;
         for (i, relocation) in chunk.iter().enumerate() {
@@ -184,6 +206,10 @@ impl<'a> JobRun<'a> {
 
     /// Drops versions that no snapshot needs any more from the chains of `keys`.
     pub fn collapse(&mut self, keys: &[Vec<u8>]) -> Result<()> {
+        parts(keys, Vec::len).try_for_each(|part| self.collapse_part(part))
+    }
+
+    fn collapse_part(&mut self, keys: &[Vec<u8>]) -> Result<()> {
         let writer = self.located.writer.lock();
         // Listed under the lock: a snapshot for which a chain was made had been listed before that.
         let held = self.located.core.snapshots.list();

@@ -16,6 +16,25 @@ use super::chain::{Chain, Location, Version, move_version, retain};
 /// Keys of a chunk, all different: enough to share its drain, few enough not to keep others waiting.
 pub(crate) const CHUNK_KEYS: usize = 256;
 
+/// Most bytes of keys whose moves are recorded at once, unless one key has more.
+const PART_BYTES: usize = 32 << 10;
+
+/// The parts of a chunk whose moves are recorded one after the other: what a log takes at once is bounded, however long
+/// the keys are.
+pub(super) fn parts<T>(mut chunk: &[T], key_len: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |one: &&T| {
+            bytes += key_len(one);
+            bytes <= PART_BYTES
+        };
+        let count = chunk.iter().take_while(fits).count().max(1);
+        let (part, rest) = chunk.split_at_checked(count)?;
+        chunk = rest;
+        Some(part)
+    })
+}
+
 /// The leaves of a chunk's keys.
 type Near<'a> = Nearby<'a, FANOUT>;
 

@@ -249,6 +249,7 @@ impl Keyspace {
 
     /// The keyspace as it is now, as long as the snapshot is kept: see [`Snapshot::keyspace`] for one of several.
     pub fn snapshot(&self) -> Result<Snapshot> {
+        self.db.inner.check_not_closed()?;
         let snapshot = self.db.snapshot();
         // Only now: it was not dropped before the snapshot was taken.
         self.open.check_exists()?;

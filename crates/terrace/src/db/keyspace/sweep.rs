@@ -6,6 +6,7 @@
 //! 3. Where threads do background work, steps are jobs of theirs, one after the other. Elsewhere the thread that drops
 //!    a keyspace or opens the database does all steps.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
@@ -238,31 +239,61 @@ impl Store {
     }
 
     fn sweep_dropped(&self, state: &mut State) -> Result<bool> {
-        let Some(number) = self.dropped()?.first().copied() else { return Ok(false) };
-        let prefix = Prefix::of(number);
-        // Nothing comes into a dropped keyspace: tombstones of earlier steps are not passed again.
-        let done = state.done.take().filter(|(other, _)| *other == number);
-        let from = done.map_or_else(|| prefix.as_slice().to_vec(), |(_, place)| place);
-        let most = if self.engine.ordered().is_ok() { KEYS } else { KEYS_WITHOUT_ORDER };
-        let mut places = Vec::new();
-        self.visit_all_from(prefix, &from, |key, _| {
-            places.push([prefix.as_slice(), key].concat());
-            Ok(places.len() < most)
-        })?;
-        let (is_all, last) = (places.len() < most, places.last().cloned());
-        self.remove(places, &|_| Ok(true))?;
-        if is_all {
-            self.forget_dropped(number)?;
-        } else if self.engine.ordered().is_ok() {
-            state.done = last.map(|last| (number, last));
+        let dropped = self.dropped()?;
+        match dropped.first() {
+            None => return Ok(false),
+            Some(&number) if self.engine.ordered().is_ok() => self.sweep_one_dropped(state, number)?,
+            Some(_) => self.sweep_dropped_together(&dropped.into_iter().collect())?,
         }
         Ok(true)
     }
 
-    fn forget_dropped(&self, number: u32) -> Result<()> {
+    /// Removes some keys of the dropped keyspace with this number, which lie side by side.
+    fn sweep_one_dropped(&self, state: &mut State, number: u32) -> Result<()> {
+        let prefix = Prefix::of(number);
+        // Nothing comes into a dropped keyspace: tombstones of earlier steps are not passed again.
+        let done = state.done.take().filter(|(other, _)| *other == number);
+        let from = done.map_or_else(|| prefix.as_slice().to_vec(), |(_, place)| place);
+        let mut places = Vec::new();
+        self.visit_all_from(prefix, &from, |key, _| {
+            places.push([prefix.as_slice(), key].concat());
+            Ok(places.len() < KEYS)
+        })?;
+        let (is_all, last) = (places.len() < KEYS, places.last().cloned());
+        self.remove(places, &|_| Ok(true))?;
+        if is_all {
+            self.forget_dropped(&BTreeSet::from([number]))?;
+        } else {
+            state.done = last.map(|last| (number, last));
+        }
+        Ok(())
+    }
+
+    /// Removes some keys of the dropped keyspaces with these numbers. Without an order of keys each step goes over
+    /// everything, so it looks for all of them.
+    fn sweep_dropped_together(&self, numbers: &BTreeSet<u32>) -> Result<()> {
+        let is_dropped =
+            |place: &[u8]| Prefix::number_at(place).is_some_and(|number| numbers.contains(&number));
+        let mut places = Vec::new();
+        self.walk_from(&self.unmasked, &[], |walk| {
+            while places.len() < KEYS_WITHOUT_ORDER
+                && let Some((place, _)) = walk.next()?
+            {
+                if is_dropped(&place) {
+                    places.push(place.to_vec());
+                }
+            }
+            Ok(())
+        })?;
+        let is_all = places.len() < KEYS_WITHOUT_ORDER;
+        self.remove(places, &|_| Ok(true))?;
+        if is_all { self.forget_dropped(numbers) } else { Ok(()) }
+    }
+
+    fn forget_dropped(&self, numbers: &BTreeSet<u32>) -> Result<()> {
         let _unchanged = self.catalog.hold();
         let mut dropped = self.dropped()?;
-        dropped.retain(|other| *other != number);
+        dropped.retain(|number| !numbers.contains(number));
         let mut batch = WriteBatch::new();
         Store::note_dropped(&mut batch, &dropped)?;
         batch.counts_as_deletion = true;

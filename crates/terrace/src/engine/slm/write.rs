@@ -146,7 +146,7 @@ impl Slm {
                         || memtable.is_by_claim
                         || self.would_fit_without(&memtable, group, coming)) =>
                 {
-                    self.rotate_memtable(0)?;
+                    self.rotate_to_write()?;
                 }
                 e => return Err(e),
             }
@@ -207,7 +207,7 @@ impl Slm {
                 return Ok(());
             }
             if free_slot(&mem).is_some() {
-                self.rotate_memtable(0)?;
+                self.rotate_to_write()?;
             } else {
                 self.wait_for_flush()?;
             }
@@ -262,6 +262,17 @@ impl Slm {
         self.mem.store(Arc::new(mem.rotated(&next)));
         self.spawn_flush();
         Ok(())
+    }
+
+    /// Rotates for a write. Where there is no extent for the new memtable, what waits for readers may have one.
+    fn rotate_to_write(&self) -> Result<()> {
+        match self.rotate_memtable(0) {
+            Err(e) if e.is_out_of_space() => {
+                self.located.drain();
+                self.rotate_memtable(0)
+            }
+            outcome => outcome,
+        }
     }
 
     /// A memtable of the usual initial size, or of as much as the pool has: with the smallest one the other

@@ -192,25 +192,24 @@ impl Wip {
         // Nobody else compacts meanwhile.
         let _slots = self.jobs.all_slots();
         let mut refused = self.merge_range(from, to)?;
-        loop {
+        while !refused.is_empty() {
             let before = refused.len();
-            let mut why = None;
-            for lower in std::mem::take(&mut refused) {
-                if let Tried::Refused(e) = self.merge_unless_full(&self.buckets().find(&lower).clone())? {
-                    refused.push(lower);
-                    why = Some(e);
-                }
+            let mut still = Vec::new();
+            for (bucket, _) in refused {
+                // An ingest may have divided it meanwhile.
+                let upper = bucket.upper.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+                still.extend(self.merge_range(Bound::Included(&bucket.lower), upper)?);
             }
-            match why {
-                None => return Ok(()),
-                Some(e) if refused.len() == before => return Err(e),
-                Some(_) => {}
+            if still.len() >= before {
+                return still.pop().map_or(Ok(()), |(_, why)| Err(why));
             }
+            refused = still;
         }
+        Ok(())
     }
 
-    /// Merges them one after the other; returns the lower bounds of those that lacked room.
-    fn merge_range(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<Vec<Vec<u8>>> {
+    /// Merges them one after the other; returns those that lacked room, and why.
+    fn merge_range(&self, from: Bound<&[u8]>, to: Bound<&[u8]>) -> Result<Vec<(Arc<Bucket>, Error)>> {
         let mut next = match from {
             Bound::Included(from) | Bound::Excluded(from) => Some(from.to_vec()),
             Bound::Unbounded => Some(Vec::new()),
@@ -231,7 +230,7 @@ impl Wip {
                     next = Some(key);
                     continue;
                 }
-                Tried::Refused(_) => refused.push(bucket.lower.clone()),
+                Tried::Refused(why) => refused.push((bucket.clone(), why)),
                 Tried::Done => {}
             }
             is_first = false;

@@ -180,6 +180,14 @@ pub fn a_closed_database_refuses(engine: &Engine) {
     db.flush().unwrap();
     db.close().unwrap();
     db.close().unwrap();
+    assert_eq!(kind(db.get(b"k")), ErrorKind::Closed);
+    assert_eq!(kind(db.get_with(b"k", <[u8]>::len)), ErrorKind::Closed);
+    assert_eq!(kind(db.contains_key(b"k")), ErrorKind::Closed);
+    assert_eq!(kind(db.multi_get([b"k"])), ErrorKind::Closed);
+    assert_eq!(kind(db.entries().map(drop)), ErrorKind::Closed);
+    assert_eq!(kind(db.explain(b"k").map(drop)), ErrorKind::Closed);
+    assert_eq!(snapshot.get(b"k").unwrap().unwrap(), "u", "a snapshot may still read");
+    assert_eq!(kind(machine.open().map(drop)), ErrorKind::Locked);
     assert_eq!(kind(db.put(b"k", b"w")), ErrorKind::Closed);
     assert_eq!(kind(db.put_if_absent(b"l", b"w")), ErrorKind::Closed);
     let mut batch = WriteBatch::new();
