@@ -56,6 +56,7 @@ pub use stats::{
     BucketStats, COUNTED_LEVELS, Counts, DramStats, HintStats, KeyspaceStats, ListStats, PmFloor, ScrubStats,
     SplitStats, SsdStats, Stats, ValueStats,
 };
+pub use terrace_base::clock::{Clock, ManualClock};
 pub use terrace_base::trail::{BlockFrom, Touch};
 pub use terrace_base::{Error, ErrorKind, Result};
 pub use terrace_pmem::Profile;
@@ -63,6 +64,22 @@ pub use terrace_pmem::Profile;
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct ReadmeExamples;
+
+#[cfg(doctest)]
+mod guide_examples {
+    #[doc = include_str!("../../../docs/guide/deleting.md")]
+    struct Deleting;
+    #[doc = include_str!("../../../docs/guide/expiring.md")]
+    struct Expiring;
+    #[doc = include_str!("../../../docs/guide/filtering.md")]
+    struct Filtering;
+    #[doc = include_str!("../../../docs/guide/ingesting.md")]
+    struct Ingesting;
+    #[doc = include_str!("../../../docs/guide/keyspaces.md")]
+    struct Keyspaces;
+    #[doc = include_str!("../../../docs/guide/merging.md")]
+    struct Merging;
+}
 
 /// The memtables of engines, alone, for the benchmark.
 #[doc(hidden)]

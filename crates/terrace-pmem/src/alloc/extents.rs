@@ -106,7 +106,14 @@ impl Pool {
 
     fn try_reserve_units(&self, kind: u8, shape: Shape, units: u64) -> Result<(u64, u64)> {
         let leave = self.inner.alloc.kept.to_leave();
+        let rows = self.inner.alloc.kept.rows_to_leave();
         let mut space = self.inner.alloc.space.lock();
+        if let Some((in_rows, row)) = rows
+            && space.units >= self.max_size() / self.extent_bytes()
+            && space.runs.in_rows_without(units, row) < in_rows
+        {
+            return Err(self.full(units));
+        }
         let unit = match space.take(units, leave) {
             Some(unit) => {
                 self.try_to_grow_again(&mut space);

@@ -96,10 +96,16 @@ impl Pool {
     /// Whether whole extents of `bytes` in all are free, those included that the pool may come to have. Before it says
     /// no it does what a reservation does: it gives back empty slabs, and asks a medium that has refused to grow again.
     pub fn has_free_extents(&self, bytes: u64) -> bool {
+        self.has_free_rows(bytes, 1)
+    }
+
+    /// The same for rows of extents that are side by side, each of `row` bytes.
+    pub fn has_free_rows(&self, bytes: u64, row: u64) -> bool {
+        let row = row.div_ceil(self.extent_bytes()).max(1);
         let has = || {
             let space = self.inner.alloc.space.lock();
             let to_come = (self.reachable_bytes() / self.extent_bytes()).saturating_sub(space.units);
-            bytes <= (space.runs.total() + to_come) * self.extent_bytes()
+            bytes <= (space.runs.in_rows(row) + to_come) * self.extent_bytes()
         };
         has() || {
             // A slab that cannot be given back is told of by who uses it.

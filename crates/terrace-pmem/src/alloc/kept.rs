@@ -39,6 +39,9 @@ thread_local! {
 pub(crate) struct Kept {
     some: AtomicU64,
     all: AtomicU64,
+    in_rows: AtomicU64,
+    /// Units of such a row; zero if none are kept.
+    row: AtomicU64,
 }
 
 impl Kept {
@@ -51,6 +54,12 @@ impl Kept {
             Claim::Some => all,
             Claim::All => 0,
         }
+    }
+
+    /// Free units that the calling thread must leave in rows, and the units of a row; `None` if it need not.
+    pub(super) fn rows_to_leave(&self) -> Option<(u64, u64)> {
+        let row = self.row.load(Ordering::Relaxed);
+        (row > 0 && CLAIM.get() < Claim::All).then(|| (self.in_rows.load(Ordering::Relaxed), row))
     }
 }
 
@@ -70,6 +79,14 @@ impl Pool {
         let units = |bytes: u64| bytes.div_ceil(self.extent_bytes());
         self.inner.alloc.kept.some.store(units(some), Ordering::Relaxed);
         self.inner.alloc.kept.all.store(units(all), Ordering::Relaxed);
+    }
+
+    /// Keeps as many of the free extents as are of `bytes` in rows, each of `row` bytes side by side, for those who claim
+    /// all: others take what breaks no such row. This holds once the pool has its full size.
+    pub fn keep_rows(&self, bytes: u64, row: u64) {
+        let units = |bytes: u64| bytes.div_ceil(self.extent_bytes());
+        self.inner.alloc.kept.in_rows.store(units(bytes), Ordering::Relaxed);
+        self.inner.alloc.kept.row.store(units(row), Ordering::Relaxed);
     }
 
     /// Runs `work` on this thread with a claim to the room that is kept back; an existing larger claim stays.

@@ -15,6 +15,21 @@ impl Runs {
         self.total
     }
 
+    /// Free units in rows of so many: what is left of a run is not counted.
+    pub(super) fn in_rows(&self, of: u64) -> u64 {
+        if of == 1 {
+            return self.total;
+        }
+        self.by_len.range((of, 0)..).map(|(len, _)| len - len % of).sum()
+    }
+
+    /// The same once `units` were taken.
+    pub(super) fn in_rows_without(&self, units: u64, of: u64) -> u64 {
+        let whole = |len: u64| len - len % of;
+        let taken_of = self.by_len.range((units, 0)..).next();
+        self.in_rows(of) - taken_of.map_or(0, |(len, _)| whole(*len) - whole(len - units))
+    }
+
     /// Takes `units` in a row.
     pub(super) fn take(&mut self, units: u64) -> Option<u64> {
         let &(len, start) = self.by_len.range((units, 0)..).next()?;
@@ -80,6 +95,8 @@ mod tests {
         runs.give(20, 2);
         assert_eq!(runs.take(2), Some(20));
         assert_eq!(runs.take(6), None);
+        assert_eq!([1, 2, 3, 5, 6].map(|of| runs.in_rows(of)), [5, 4, 3, 5, 0]);
+        assert_eq!([1, 2, 3].map(|units| runs.in_rows_without(units, 2)), [4, 2, 2]);
         runs.give(15, 5);
         runs.give(20, 2);
         assert_eq!(runs.iter().collect::<Vec<_>>(), [(10, 12)]);

@@ -52,15 +52,15 @@ impl Merging {
     pub fn fold(&self, place: &[u8], base: Option<Bytes>, operands: &[Bytes]) -> Result<Bytes> {
         let number = Prefix::number_at(place);
         let operator = number.and_then(|number| self.operators.read().get(&number).cloned());
-        let Some(operator) = operator else {
-            return Err(Error::invalid(format!(
-                "\"{}\" has operands, and their operator is not known: the keyspace is to be opened with it in \
-                 KeyspaceOptions::merge",
-                place.escape_ascii()
-            )));
-        };
         let key =
             number.and_then(|number| place.strip_prefix(Prefix::of(number).as_slice())).unwrap_or(place);
+        let Some(operator) = operator else {
+            return Err(Error::invalid(format!(
+                "the key \"{}\" has operands, and their operator is not known: its keyspace is to be opened with it \
+                 in KeyspaceOptions::merge",
+                key.escape_ascii()
+            )));
+        };
         let value = operands.iter().rev().try_fold(base, |value, operand| {
             let merged = operator.merge(key, value.as_deref(), operand)?;
             if merged.len() > MAX_VALUE_BYTES {

@@ -71,7 +71,7 @@ fn flush(slm: &Slm, memtable: &Arc<MemTable>) -> Result<()> {
     slm.core.counters.count_flush(1, 0, bytes);
     slm.flush_pace.note(memtable.flush.seconds(clock.now()), memtable.list().entries());
     slm.forget(memtable)?;
-    if memtable.is_of_long_keys() {
+    if memtable.to_index().longest > 0 {
         // What the index has replaced is much, and waits until more is.
         slm.located.drain();
     }

@@ -6,9 +6,11 @@
 //!    sequence numbers; only the newest may be empty.
 //! 3. The pool gets a flushed memtable's extents back when its last reader has released it.
 
+use std::iter::Sum;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use terrace_base::Result;
 use terrace_index::{SkipList, kinds};
 use terrace_pmem::{Granularity, Kind as PmKind, Pool};
@@ -35,16 +37,40 @@ const INDEX_OVERHEAD_BYTES: u64 = 128;
 /// Bytes of an index's record beside its key, at most.
 const RECORD_OVERHEAD_BYTES: u64 = 32;
 
-/// Bytes of the extents of its own that the index's record of a key of `len` bytes has, if it is long.
-pub(super) fn own_extent_bytes(pool: &Pool, len: u64) -> u64 {
-    pool.own_extent_bytes(len + RECORD_OVERHEAD_BYTES)
+/// The room that the index takes for keys.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct IndexRoom {
+    /// Bytes at most and on average.
+    pub bytes: u64,
+    /// Those of them in extents that a long key's record has of its own, side by side.
+    pub own: u64,
+    /// The most of these that one key has; zero if no key is long.
+    pub longest: u64,
 }
 
-/// Bytes of the index for a key of `len` bytes, at most and on average.
-pub(super) fn index_room(pool: &Pool, len: u64) -> u64 {
-    // Separators and prefixes are as long at most, and there is less than one for four keys.
-    let extents = own_extent_bytes(pool, len);
-    (INDEX_OVERHEAD_BYTES + len + len / 2).max(extents + extents / 4)
+impl IndexRoom {
+    /// The room for a key of `len` bytes.
+    fn of_one(pool: &Pool, len: u64) -> IndexRoom {
+        let longest = pool.own_extent_bytes(len + RECORD_OVERHEAD_BYTES);
+        // Separators and prefixes are as long at most, and there is less than one for four keys.
+        let own = longest + longest / 4;
+        IndexRoom { bytes: (INDEX_OVERHEAD_BYTES + len + len / 2).max(own), own, longest }
+    }
+
+    /// The room for all of `keys`.
+    pub fn of<'k>(pool: &Pool, keys: impl Iterator<Item = &'k [u8]>) -> IndexRoom {
+        keys.map(|key| IndexRoom::of_one(pool, key.len() as u64)).sum()
+    }
+}
+
+impl Sum for IndexRoom {
+    fn sum<I: Iterator<Item = IndexRoom>>(rooms: I) -> IndexRoom {
+        rooms.fold(IndexRoom::default(), |sum, one| IndexRoom {
+            bytes: sum.bytes + one.bytes,
+            own: sum.own + one.own,
+            longest: sum.longest.max(one.longest),
+        })
+    }
 }
 
 /// The initial size of a memtable that may hold `most_bytes`, if the previous one reached `before` bytes. In
@@ -61,8 +87,8 @@ pub(super) fn first_bytes(pool: &Pool, before: u64, most_bytes: u64) -> u64 {
 #[derive(Debug)]
 pub(super) struct MemTable {
     list: SkipList,
-    /// Most bytes of its entries in the index once they are flushed.
-    to_index: AtomicU64,
+    /// The room of its entries in the index once they are flushed.
+    to_index: Mutex<IndexRoom>,
     slot: usize,
     /// The first commit log that holds writes of this memtable; zero before there is one.
     first_log: FirstLog,
@@ -164,7 +190,7 @@ impl MemTable {
             list.free()?;
             return Err(e);
         }
-        Ok(MemTable::around(list.with_filter(capacity), slot, 0))
+        Ok(MemTable::around(list.with_filter(capacity), slot, IndexRoom::default()))
     }
 
     /// The same, with a first extent of `most_bytes`, or of as much as the pool has.
@@ -181,15 +207,17 @@ impl MemTable {
     /// Recovers the memtable in `slot`.
     pub fn open(pool: &Pool, slot: usize, capacity: u64) -> Result<Option<MemTable>> {
         let Some(head) = pool.root(root(slot))? else { return Ok(None) };
-        let mut to_index = 0;
-        let mut count = |key: &[u8]| to_index += index_room(pool, key.len() as u64);
+        let mut to_index = IndexRoom::default();
+        let mut count = |key: &[u8]| {
+            to_index = [to_index, IndexRoom::of_one(pool, key.len() as u64)].into_iter().sum();
+        };
         let list = SkipList::open_with(pool, MEMTABLE_KIND, head, &mut count)?.with_filter(capacity);
         // What it was made of is not known any more.
         Ok(Some(MemTable { is_by_claim: true, ..MemTable::around(list, slot, to_index) }))
     }
 
-    fn around(list: SkipList, slot: usize, to_index: u64) -> MemTable {
-        let to_index = to_index.into();
+    fn around(list: SkipList, slot: usize, to_index: IndexRoom) -> MemTable {
+        let to_index = Mutex::new(to_index);
         let (first_log, flush) = (FirstLog::default(), FlushProgress::default());
         MemTable { list, to_index, slot, first_log, is_by_claim: false, flush }
     }
@@ -208,20 +236,15 @@ impl MemTable {
         &self.first_log
     }
 
-    /// Most bytes of its entries in the index once they are flushed.
-    pub fn to_index(&self) -> u64 {
-        self.to_index.load(Ordering::Relaxed)
+    /// The room of its entries in the index once they are flushed, at most.
+    pub fn to_index(&self) -> IndexRoom {
+        *self.to_index.lock()
     }
 
-    /// Whether its keys have extents of their own in the index.
-    pub fn is_of_long_keys(&self) -> bool {
-        // Others take half as much again as the memtable.
-        self.to_index() > 2 * self.list.bytes_used()
-    }
-
-    /// Notes new entries that take `bytes` of the index.
-    pub fn will_index(&self, bytes: u64) {
-        self.to_index.fetch_add(bytes, Ordering::Relaxed);
+    /// Notes new entries that take `room` of the index.
+    pub fn will_index(&self, room: IndexRoom) {
+        let mut to_index = self.to_index.lock();
+        *to_index = [*to_index, room].into_iter().sum();
     }
 
     /// Unlinks the flushed memtable durably. It must be the one that its slot's root names.

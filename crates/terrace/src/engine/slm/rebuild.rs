@@ -12,7 +12,7 @@ use terrace_base::{Error, Result};
 use terrace_index::{PointIndex, Record};
 use terrace_table::Kind;
 
-use super::memtable::{NODE_OVERHEAD_BYTES, index_room};
+use super::memtable::{IndexRoom, NODE_OVERHEAD_BYTES};
 use super::{Slm, flush};
 use crate::batch::{Op, WriteBatch};
 use crate::commit_log::replay;
@@ -86,8 +86,8 @@ impl Slm {
 
     fn replay_group(&self, number: u64, first: u64, batch: &WriteBatch, reached: u64) -> Result<()> {
         let need = batch.encoded().len() as u64 + batch.len() as u64 * NODE_OVERHEAD_BYTES;
-        let to_index = batch.ops().map(|op| index_room(&self.pool, op.key.len() as u64)).sum();
-        if !self.is_for(self.mem.load().active(), need, to_index) {
+        let to_index = IndexRoom::of(&self.pool, batch.ops().map(|op| op.key));
+        if !self.is_for(self.mem.load().active(), need, to_index.bytes) {
             self.rotate_memtable(number)?;
             flush::run(self)?;
         }

@@ -18,9 +18,7 @@ use terrace_index::{ListCursor, Record, Staged, Staging};
 use terrace_pmem::{Claim, Granularity, Pool};
 use terrace_table::Kind;
 
-use super::memtable::{
-    MEMTABLES, MemSet, MemTable, NODE_OVERHEAD_BYTES, first_bytes, free_slot, index_room, own_extent_bytes,
-};
+use super::memtable::{IndexRoom, MEMTABLES, MemSet, MemTable, NODE_OVERHEAD_BYTES, first_bytes, free_slot};
 use super::{Slm, flush};
 use crate::batch::WriteBatch;
 use crate::commit_log::{Entry, Logged, comes_half_way};
@@ -35,19 +33,9 @@ fn room_for(group: &Group<'_>) -> u64 {
     group.bytes() + group.ops() * NODE_OVERHEAD_BYTES
 }
 
-/// The most bytes of a group's keys in the index.
-fn index_room_for(pool: &Pool, group: &Group<'_>) -> u64 {
-    let keys = group.requests.iter().flat_map(|r| r.batch.ops()).map(|op| op.key.len() as u64);
-    keys.map(|len| index_room(pool, len)).sum()
-}
-
-/// Whether the index's record of a key has extents of its own.
-fn has_long_keys(pool: &Pool, group: &Group<'_>) -> bool {
-    group
-        .requests
-        .iter()
-        .flat_map(|r| r.batch.ops())
-        .any(|op| own_extent_bytes(pool, op.key.len() as u64) > 0)
+/// The room of a group's keys in the index.
+fn index_room_for(pool: &Pool, group: &Group<'_>) -> IndexRoom {
+    IndexRoom::of(pool, group.requests.iter().flat_map(|r| r.batch.ops()).map(|op| op.key))
 }
 
 /// Extents that a flush may need because no slot is free of a size that the index takes: of nodes, separators and
@@ -71,16 +59,16 @@ impl Slm {
         self.manifest.announce_pool()?;
         self.log.mend(self)?;
         let to_index = index_room_for(&self.pool, &group);
-        self.make_room(&group, to_index)?;
+        self.make_room(&group, to_index.bytes)?;
         self.keep_back(to_index);
         let (memtable, staging, staged) =
-            self.stage_with_retry(&group, to_index).inspect_err(|_| self.keep_back(0))?;
+            self.stage_with_retry(&group, to_index).inspect_err(|_| self.keep_back(IndexRoom::default()))?;
         if self.logs_writes()
             && let Err(e) = self.log.append(self, &group)
         {
             drop(staged);
             take_back(&memtable, &staging);
-            self.keep_back(0);
+            self.keep_back(IndexRoom::default());
             self.log.try_to_mend(self);
             return Err(e);
         }
@@ -112,7 +100,7 @@ impl Slm {
     fn stage_with_retry<'g>(
         &self,
         group: &Group<'g>,
-        coming: u64,
+        coming: IndexRoom,
     ) -> Result<(Arc<MemTable>, Staging, Vec<Staged<'g>>)> {
         let only_deletes = group.only_deletes();
         // What a snapshot sees stays, and its chains take room when the deletions are flushed.
@@ -123,8 +111,9 @@ impl Slm {
             let memtable = self.mem.load().active().clone();
             let staging = memtable.list().staging();
             // It has room, of what is kept back.
-            let is_kept =
-                memtable.is_by_claim && !is_freeing() && !self.would_fit_without(&memtable, group, coming);
+            let is_kept = memtable.is_by_claim
+                && !is_freeing()
+                && !self.would_fit_without(&memtable, group, coming.bytes);
             let staged = match is_kept || !only_deletes && !self.can_be_indexed(group, coming) {
                 true => Err(self.pool.refusal(room_for(group))),
                 false => self.pool.claiming(claim, || stage(&memtable, group)),
@@ -137,14 +126,14 @@ impl Slm {
             match refusal {
                 e if !e.is_out_of_space() => return Err(e),
                 // Of long keys, what waits for readers is much.
-                _ if std::mem::take(&mut may_drain) && has_long_keys(&self.pool, group) => {
+                _ if std::mem::take(&mut may_drain) && coming.longest > 0 => {
                     self.located.drain();
                 }
                 _ if self.has_immutable() => self.wait_for_flush()?,
                 _ if !memtable.is_empty()
                     && (only_deletes
                         || memtable.is_by_claim
-                        || self.would_fit_without(&memtable, group, coming)) =>
+                        || self.would_fit_without(&memtable, group, coming.bytes)) =>
                 {
                     self.rotate_to_write()?;
                 }
@@ -154,8 +143,10 @@ impl Slm {
     }
 
     /// Keeps room of the pool back for the flush of the memtables and of what is `coming`, and for deletions.
-    fn keep_back(&self, coming: u64) {
-        self.pool.keep_back(pool::kept_back(&self.pool), self.kept_to_flush(coming));
+    fn keep_back(&self, coming: IndexRoom) {
+        let to_index: IndexRoom = [self.to_index(), coming].into_iter().sum();
+        self.pool.keep_back(pool::kept_back(&self.pool), self.kept_to_flush(coming.bytes));
+        self.pool.keep_rows(to_index.own, to_index.longest);
     }
 
     /// The room to keep for flushes if the index will take `coming` more than it does for the memtables'
@@ -163,19 +154,27 @@ impl Slm {
     fn kept_to_flush(&self, coming: u64) -> u64 {
         // The next memtable, the slabs of the index that are full, and the flush's logs.
         let others = (1 + FLUSHED_SLABS) * self.pool.extent_bytes() + self.located.job_log_bytes();
-        (others + self.to_index() + coming).min(self.pool.max_size() / MOST_KEPT_SHARE)
+        (others + self.to_index().bytes + coming).min(self.pool.max_size() / MOST_KEPT_SHARE)
     }
 
-    /// Whether a flush finds room in the index for the group's keys beside those of the memtables, also where that is
-    /// more than is ever kept back: a group of long keys may take most of a pool.
-    fn can_be_indexed(&self, group: &Group<'_>, coming: u64) -> bool {
-        let to_index = self.to_index() + coming;
-        to_index <= self.pool.max_size() / MOST_INDEXED_SHARE * MEMTABLES as u64
-            || self.pool.has_free_extents(room_for(group) + to_index + self.pool.extent_bytes())
+    /// Whether a flush finds room in the index for the group's keys beside those of the memtables. Long keys have extents
+    /// of their own there, side by side: what is kept back for them must still be there, and in such rows. Only who asks
+    /// for extents is held to leave it. A group of long keys may also take more than is ever kept back.
+    fn can_be_indexed(&self, group: &Group<'_>, coming: IndexRoom) -> bool {
+        let to_index: IndexRoom = [self.to_index(), coming].into_iter().sum();
+        let is_kept = to_index.bytes <= self.pool.max_size() / MOST_INDEXED_SHARE * MEMTABLES as u64;
+        let needed = match is_kept {
+            true if to_index.longest == 0 => return true,
+            true => self.kept_to_flush(coming.bytes),
+            false => room_for(group) + to_index.bytes + self.pool.extent_bytes(),
+        };
+        // Others may break rows that are there beyond those of the keys.
+        let others = needed.saturating_sub(to_index.bytes) + pool::kept_back(&self.pool);
+        self.pool.has_free_extents(needed) && self.pool.has_free_rows(to_index.own + others, to_index.longest)
     }
 
     /// The room that the index takes for the memtables' contents.
-    fn to_index(&self) -> u64 {
+    fn to_index(&self) -> IndexRoom {
         self.mem.load().iter().map(|memtable| memtable.to_index()).sum()
     }
 
@@ -193,7 +192,7 @@ impl Slm {
     pub(super) fn is_for(&self, memtable: &MemTable, need: u64, to_index: u64) -> bool {
         let has_room = || memtable.list().bytes_used() + need <= self.memtable_bytes;
         let most_indexed = self.pool.max_size() / MOST_INDEXED_SHARE;
-        memtable.is_empty() || has_room() && memtable.to_index() + to_index <= most_indexed
+        memtable.is_empty() || has_room() && memtable.to_index().bytes + to_index <= most_indexed
     }
 
     /// Rotates when the active memtable is full, waits when both are, and throttles before that.

@@ -212,3 +212,45 @@ pub fn a_pool_full_of_long_keys_is_left_by_deleting(engine: &Engine) {
         assert_clean(&db);
     }
 }
+
+/// Puts keys of one length until some are refused: they can be flushed, deleted and put back, also after the pool was
+/// lost. The index has rows of extents for them, and what a job records of them is as long as they are.
+pub fn long_keys_fill_a_pool_of_any_extents(engine: &Engine) {
+    if engine.kind != EngineKind::Slm {
+        return;
+    }
+    // Pools like these were stuck for good, or could not be opened.
+    let cases = [
+        (4 << 20, 4096, 741, Granularity::CacheLine, true),
+        (4 << 20, 8192, 2464, Granularity::Page, true),
+        (8 << 20, 8192, 8871, Granularity::CacheLine, false),
+    ];
+    for (pm_bytes, pool_extent_bytes, len, granularity, at_end) in cases {
+        let what = format!("{len} bytes in {pm_bytes}, {pool_extent_bytes} an extent");
+        let key = |i: u32| {
+            let number = i.wrapping_mul(0x9e37_79b1).to_be_bytes();
+            let rest = vec![7; len];
+            if at_end { [&rest[..], &number].concat() } else { [&number[..], &rest].concat() }
+        };
+        let mut machine = Machine::with_memory(&Setup::roomy(engine, granularity), pm_bytes);
+        let mut options = Options { pm_bytes, pool_extent_bytes, ..machine.options() };
+        options.slm.memtable_bytes = 1 << 20;
+        let mut db = machine.open_with(options.clone()).unwrap();
+        let there = (0..40_000).find(|i| db.put(key(*i), [1; 20]).is_err()).unwrap_or(40_000);
+        (0..20).for_each(|i| drop(db.put(key(there + i), [1; 20])));
+        db.flush().unwrap_or_else(|e| panic!("{what}: {there} keys: {e}"));
+        if granularity == Granularity::Page {
+            // The pool is lost.
+            db.sync().unwrap();
+            machine = machine.power_cut(1);
+            db = machine.open_with(options.clone()).unwrap_or_else(|e| panic!("{what}: power cut: {e}"));
+        }
+        for i in 0..there + 20 {
+            db.delete(key(i)).unwrap_or_else(|e| panic!("{what}: deletion {i} of {there}: {e}"));
+        }
+        db.flush().unwrap_or_else(|e| panic!("{what}: after the deletions: {e}"));
+        assert_eq!(db.all().len(), 0, "{what}");
+        (0..there / 2).for_each(|i| db.put(key(i), [2; 20]).unwrap_or_else(|e| panic!("{what}: {e}")));
+        assert_clean(&db);
+    }
+}

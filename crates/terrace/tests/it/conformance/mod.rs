@@ -29,6 +29,7 @@ mod queues;
 mod range_deletes;
 mod range_model;
 mod reads;
+mod refused;
 mod reopened;
 mod room;
 mod scrubs;
@@ -61,13 +62,15 @@ macro_rules! conformance {
                 errors::{over_long_keys_and_values_are_refused, a_second_handle_is_locked_out, read_only_reads,
                     what_is_yet_to_be_reclaimed_is_no_damage, a_missing_database_is_not_made, a_file_is_no_directory, foreign_files_stay,
                     a_closed_database_refuses, damage_is_told_and_repaired, options_that_cannot_work_are_refused},
+                refused::{merges_deadlines_and_filters_outlive_refusals},
                 room::{a_refused_batch_takes_nothing, a_full_pool_is_left_by_deleting, what_is_kept_back_is_enough,
                     a_flushed_log_is_in_nobodys_way, a_medium_without_room_for_the_whole_pool_is_enough,
                     writes_go_on_once_the_medium_has_room, a_full_pool_takes_deletions_of_ranges,
                     who_asks_too_much_harms_nobody_else, what_is_kept_back_lasts,
                     a_pool_of_few_extents_takes_puts_when_it_is_opened},
                 hard::{keys_chosen_by_an_enemy, the_seed_is_nobodys, values_at_every_size_class,
-                    most_is_deleted_and_other_sizes_come, a_pool_full_of_long_keys_is_left_by_deleting},
+                    most_is_deleted_and_other_sizes_come, a_pool_full_of_long_keys_is_left_by_deleting,
+                    long_keys_fill_a_pool_of_any_extents},
                 expiry::{entries_are_gone_when_they_are_due, what_is_put_says_how_long_it_lives,
                     conditions_take_what_is_due_for_absent, what_is_due_goes_from_the_media,
                     transactions_keep_what_they_have_read,
