@@ -110,7 +110,7 @@ impl Pool {
         let mut space = self.inner.alloc.space.lock();
         if let Some((in_rows, row)) = rows
             && space.units >= self.max_size() / self.extent_bytes()
-            && space.runs.in_rows_without(units, row) < in_rows
+            && space.runs.in_rows_without(units, row) < in_rows.min(space.runs.in_rows(row))
         {
             return Err(self.full(units));
         }
