@@ -113,16 +113,6 @@ impl Readable {
         Readable { memtables: self.memtables.rotated(active), tables: self.tables.clone() }
     }
 
-    /// Whether no table but those of `except` may hold a version of `key` with one of these numbers.
-    pub fn lacks(&self, key: &[u8], numbers: RangeInclusive<u64>, except: &[u64]) -> bool {
-        let (from, to) = numbers.into_inner();
-        let may = |table: &&Placed| {
-            let meta = table.run.meta();
-            meta.min_seq <= to && from <= meta.max_seq && table.covers(key)
-        };
-        self.tables.iter().filter(may).all(|table| except.contains(&table.run.number()))
-    }
-
     /// The newest version of `key` up to `at` in memtables, newest first.
     pub fn newest_in_memory(&self, key: &[u8], at: u64) -> Option<Version<'_>> {
         self.memtables.iter().find_map(|memtable| {
@@ -158,6 +148,21 @@ impl<'r> Reached<'r> {
         }
         None
     }
+}
+
+/// Whether none of `tables` but those of `except` may hold a version of `key` with one of these numbers.
+pub(super) fn tables_lack(
+    tables: &[Placed],
+    key: &[u8],
+    numbers: RangeInclusive<u64>,
+    except: &[u64],
+) -> bool {
+    let (from, to) = numbers.into_inner();
+    let may = |table: &&Placed| {
+        let meta = table.run.meta();
+        meta.min_seq <= to && from <= meta.max_seq && table.covers(key)
+    };
+    tables.iter().filter(may).all(|table| except.contains(&table.run.number()))
 }
 
 /// The order in which tables are searched.

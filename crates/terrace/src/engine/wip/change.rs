@@ -140,6 +140,7 @@ impl Wip {
             frozen.retain(|memtable| !is_among(leaving, memtable));
             let bytes: u64 = leaving.iter().map(|memtable| memtable.closed_bytes()).sum();
             self.frozen_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            leaving.iter().for_each(|memtable| memtable.leave());
         }
         let plan = self.planning.lock();
         touched.values().for_each(|bucket| self.note_figures(&plan, bucket));

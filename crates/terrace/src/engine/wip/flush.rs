@@ -14,6 +14,7 @@ use terrace_base::Result;
 use terrace_table::TableMeta;
 
 use super::Wip;
+use super::bucket::tables_lack;
 use super::buckets::Buckets;
 use super::change::BucketsEdit;
 use super::memtable::BucketMemtable;
@@ -148,7 +149,8 @@ fn lacks(
 ) -> bool {
     let readable = buckets.find(key).readable.load();
     let oldest = readable.memtables.iter().rfind(|other| !other.is_empty());
-    oldest.is_some_and(|oldest| Arc::ptr_eq(oldest, memtable)) && readable.lacks(key, numbers, &[])
+    oldest.is_some_and(|oldest| Arc::ptr_eq(oldest, memtable))
+        && tables_lack(&readable.tables, key, numbers, &[])
 }
 
 fn is_mostly_tombstones(meta: &TableMeta) -> bool {

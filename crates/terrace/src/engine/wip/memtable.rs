@@ -2,8 +2,9 @@
 //!
 //! 1. It takes only keys of its range. Its contents belong to the bucket that it was made for, or to those
 //!    into which that bucket was split or joined since.
-//! 2. It counts its DRAM in the sum of all memtables, until no bucket has it any more. A cursor may keep the memory
-//!    longer: that is counted with what was reserved, and makes no writer wait.
+//! 2. It counts its DRAM in the sum of all memtables until it is flushed. Whoever reads it may keep the memory longer:
+//!    that is counted with what was reserved, and makes no writer wait. Writers would flush all that is written
+//!    meanwhile, record by record.
 //! 3. It counts as being filled from its first version until it is closed.
 
 use std::sync::Arc;
@@ -85,7 +86,7 @@ pub(super) struct BucketMemtable {
 impl Drop for BucketMemtable {
     fn drop(&mut self) {
         self.end_filling();
-        self.memory.held.fetch_sub(*self.counted.get_mut(), Ordering::Relaxed);
+        self.leave();
     }
 }
 
@@ -142,6 +143,11 @@ impl BucketMemtable {
         if now != before {
             self.memory.held.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
         }
+    }
+
+    /// It is flushed, and counts no more.
+    pub fn leave(&self) {
+        self.memory.held.fetch_sub(self.counted.swap(0, Ordering::Relaxed), Ordering::Relaxed);
     }
 
     /// Bytes of DRAM that it held when it was closed.

@@ -1,13 +1,16 @@
 //! Merging tables of a bucket.
 
 use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use terrace_base::{Error, Result};
 use terrace_table::Cursor;
 
 use super::Wip;
-use super::bucket::Placed;
+use super::bucket::{Bucket, Placed, tables_lack};
 use super::compact::Claim;
+use super::memtable::BucketMemtable;
 use crate::background::Patience;
 use crate::compaction::buckets::{KeyRange, rows};
 use crate::levels::cursor::LevelCursor;
@@ -36,13 +39,14 @@ impl Wip {
         // Whatever arrives in the bucket from now on is newer than the merged tables. What is there need not be: tables
         // of a level are older than those below if a merge of the whole bucket has read them and was cut short, and
         // after a replay memtables may hold copies of what is in tables.
-        let readable = claim.bucket.readable.load_full();
+        let newest = inputs.iter().map(|table| table.run.meta().max_seq).max().unwrap_or(0);
+        let (tables, memtables) = self.beside(&claim.bucket, newest);
         let held = self.seen();
         let inputs_of: Vec<u64> = inputs.iter().map(|table| table.run.number()).collect();
         let lacks = |key: &[u8], numbers: RangeInclusive<u64>| {
-            let in_memory = || readable.newest_in_memory(key, *numbers.end());
-            readable.lacks(key, numbers.clone(), &inputs_of)
-                && in_memory().is_none_or(|version| !numbers.contains(&version.seq))
+            let mut in_memory = memtables.iter().filter_map(|memtable| memtable.get(key, *numbers.end()));
+            tables_lack(&tables, key, numbers.clone(), &inputs_of)
+                && in_memory.next().is_none_or(|version| !numbers.contains(&version.seq))
         };
         let mut survivors = Survivors::new(&held, lacks);
         let rows = sublevels(inputs);
@@ -55,6 +59,19 @@ impl Wip {
         outputs.begin_part(cuts)?;
         outputs.add_survivors(&mut cursor, None, &mut survivors, |_| true, || self.jobs.look_up(patience))?;
         outputs.finish()
+    }
+
+    /// The tables of `bucket`, and those of its memtables, newest first, that may have a version up to `newest`. The
+    /// others fill up and are flushed while a merge runs, which must not keep their memory.
+    pub(super) fn beside(
+        &self,
+        bucket: &Bucket,
+        newest: u64,
+    ) -> (Arc<Vec<Placed>>, Vec<Arc<BucketMemtable>>) {
+        let readable = bucket.readable.load();
+        let is_replaying = self.replaying.load(Ordering::Acquire);
+        let may_have = |memtable: &&Arc<BucketMemtable>| is_replaying || memtable.min_seq() <= newest;
+        (readable.tables.clone(), readable.memtables.iter().filter(may_have).cloned().collect())
     }
 
     /// An error, with nothing written, if the disk lacks room for what a merge of `inputs` may write: the

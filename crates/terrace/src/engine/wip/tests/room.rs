@@ -102,3 +102,30 @@ fn a_join_that_fails_is_not_tried_again_at_once() {
     assert!(jobs() < 100);
     assert_eq!((wip.buckets().len(), wip.reshaped.joins.load(Ordering::Relaxed)), (1, 1));
 }
+
+/// Merges kept all memtables of their beginning, which counted as written still: once they were flushed, every write
+/// flushed its own memtable, and a load left thousands of tables with one record.
+#[test]
+fn what_is_flushed_is_no_writers_memory_and_no_merges() {
+    let world = world();
+    let wip = open(&world);
+    put(&wip, b"a", &[7; 100_000]);
+    let newest = bucket(&wip, b"a").readable.load().active().max_seq();
+    let kept = bucket(&wip, b"a").readable.load_full();
+    flush(&wip);
+    assert!(kept.memtables.iter().any(|memtable| memtable.dram_bytes() > 100_000), "somebody has it");
+    assert_eq!(wip.memory.held(), 0);
+    assert!(wip.beside(&bucket(&wip, b"a"), newest).1.is_empty(), "what comes into it is newer");
+    put(&wip, b"a", &[8; 100_000]);
+    let held = wip.memory.held();
+    assert!(held > 100_000);
+    drop(kept);
+    assert_eq!(wip.memory.held(), held);
+    let (tables, memtables) = wip.beside(&bucket(&wip, b"a"), newest);
+    assert_eq!((tables.len(), memtables.len()), (1, 0));
+    assert_eq!(
+        wip.beside(&bucket(&wip, b"a"), newest + 1).1.len(),
+        1,
+        "copies of what it has may be in tables"
+    );
+}
