@@ -133,15 +133,16 @@ impl BucketFigures {
         self.bytes.saturating_sub(self.hidden).saturating_sub(freed)
     }
 
-    /// How many times its intended size it holds: for all bytes, relative to its capacity; for garbage,
-    /// relative to the live bytes. From 2 on all of it should be merged, or some of it is being merged.
+    /// How many times its intended size it holds: for all bytes, relative to twice its capacity, since they are no
+    /// garbage and would lie in other buckets otherwise; for garbage, relative to the live bytes. From 2 on all of it
+    /// should be merged, or some of it is being merged.
     /// `oldest` is that of [`choose`](super::choose).
     pub(crate) fn excess(&self, options: &BucketOptions, oldest: Option<u64>) -> f64 {
         let live = self.live_bytes(oldest);
         let piece = options.capacity / options.split_into.max(2) as u64;
         let little = piece.max(options.memtable_bytes.saturating_mul(4)).max(1);
         let by_garbage = (self.bytes - live) as f64 / live.max(little) as f64;
-        by_garbage.max(self.bytes as f64 / self.most_bytes(options).max(1) as f64)
+        by_garbage.max(self.bytes as f64 / self.most_bytes(options).max(1) as f64 / 2.0)
     }
 
     /// Sublevels at which `level` is due.

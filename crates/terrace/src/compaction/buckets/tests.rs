@@ -229,8 +229,8 @@ fn what_a_bucket_should_not_hold_is_weighed_against_what_it_should() {
     let excess = |bytes, overlap| {
         BucketFigures::new(&[base, upper(bytes)], overlap, 0, plain_seed()).excess(&options(), None)
     };
-    assert_eq!(excess(128, 0.0), 0.75, "of the capacity");
-    assert_eq!(excess(768, 0.0), 2.0);
+    assert_eq!(excess(128, 0.0), 0.375, "of twice the capacity");
+    assert_eq!(excess(1792, 0.0), 2.0);
     assert_eq!(excess(256, 1.0), 1.0, "as much garbage as lives");
     let unsplit = BucketFigures::new(&[table(1, 2, 5000, ("a", "z"))], 0.0, 5000, 0);
     assert!(unsplit.excess(&options(), None) < 1.0, "it cannot be helped");

@@ -29,8 +29,9 @@ const WRITTEN_SIXTEENTHS: u64 = 12;
 const TOGETHER: u64 = 32;
 
 /// Throttling begins when level 0 of a bucket has this many times the sublevels at which it is compacted;
-/// writers wait at the second multiple.
-const SLOW_TIMES: usize = 3;
+/// writers wait at the second multiple. With less, background threads idle in a load of batches: a merge has to end
+/// before its level shrinks.
+const SLOW_TIMES: usize = 5;
 const STOP_TIMES: usize = 10;
 
 /// The same for how many times its intended size a bucket holds, in thousandths.
