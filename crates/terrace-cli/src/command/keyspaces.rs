@@ -11,6 +11,7 @@ use crate::command::swept::sweep_and_close;
 use crate::escape::escaped;
 use crate::failure::CommandResult;
 use crate::keyspace::{expiry, name};
+use crate::made::Made;
 use crate::open::{Intent, OpenArgs, plain};
 
 /// Lists the keyspaces of a database, a name a line; makes or drops one; names those that damage left without a name.
@@ -23,7 +24,7 @@ use crate::open::{Intent, OpenArgs, plain};
 pub struct Keyspaces {
     /// The database
     pub dir: PathBuf,
-    /// Make this keyspace, if there is none
+    /// Make this keyspace, if there is none, and the database, if there is none
     #[arg(long, value_name = "NAME", value_parser = name, conflicts_with_all = ["drop", "recover"])]
     pub make: Option<String>,
     /// How long the records of the keyspace to be made live, if their puts say nothing: 30m, 12h, 7days, or forever.
@@ -78,14 +79,21 @@ impl From<Operator> for MergeOperator {
 impl Keyspaces {
     /// Runs the command.
     pub fn run(&self, out: &mut dyn Write) -> CommandResult {
-        let is_change = self.make.is_some() || self.drop.is_some() || self.recover;
-        let intent = if is_change { Intent::Write } else { Intent::Read };
+        let intent = match (&self.make, self.drop.is_some() || self.recover) {
+            (Some(_), _) => Intent::Create,
+            (None, true) => Intent::Write,
+            (None, false) => Intent::Read,
+        };
+        let made = self.make.as_ref().and_then(|_| Made::about_to(&self.dir, &self.open.options()));
         let db = self.open.open(&self.dir, intent)?;
         if let Some(name) = &self.drop {
             return Ok(sweep_and_close(&db, db.drop_keyspace(name))?);
         }
         let lines = self.work(&db);
         let closed = db.close();
+        if let Some(made) = made.filter(|_| lines.is_err()) {
+            made.remove();
+        }
         for line in lines? {
             writeln!(out, "{line}")?;
         }

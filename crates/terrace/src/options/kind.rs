@@ -1,5 +1,8 @@
 //! The engines, and their properties for users who do not care how they work.
 
+use std::fmt;
+use std::str::FromStr;
+
 use terrace_base::{Error, Result};
 
 use crate::keyspaces::TableSettings;
@@ -191,15 +194,37 @@ impl EngineKind {
         self.facts().in_pool == InPool::Logs
     }
 
-    /// The engine called `name`.
+    /// The engine called `name`; [`str::parse`] does the same.
     ///
     /// # Errors
     /// `InvalidArgument` if there is none, with the names of the existing ones.
+    ///
+    /// ```
+    /// use terrace::EngineKind;
+    ///
+    /// let engine: EngineKind = "lsm".parse()?;
+    /// assert_eq!((engine, engine.to_string()), (EngineKind::parse("lsm")?, "lsm".to_string()));
+    /// # Ok::<(), terrace::Error>(())
+    /// ```
     pub fn parse(name: &str) -> Result<Self> {
         Self::ALL.iter().copied().find(|e| e.name() == name).ok_or_else(|| {
             let known: Vec<_> = Self::ALL.iter().map(|e| e.name()).collect();
             Error::invalid(format!("no engine is called {name:?}; there are: {}", known.join(", ")))
         })
+    }
+}
+
+impl FromStr for EngineKind {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self> {
+        Self::parse(name)
+    }
+}
+
+impl fmt::Display for EngineKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }
 
@@ -210,7 +235,7 @@ mod tests {
     #[test]
     fn names_and_numbers_lead_back_to_their_engines() {
         for &kind in EngineKind::ALL {
-            assert_eq!(EngineKind::parse(kind.name()).unwrap(), kind);
+            assert_eq!(kind.to_string().parse::<EngineKind>().unwrap(), kind);
             assert_eq!(EngineKind::of_origin(u64::from(kind.number()) << 56 | 7), Some(kind));
         }
         assert!(

@@ -181,14 +181,15 @@ impl Options {
     /// [`list`](Self::list) has the names, and the values that each may have.
     ///
     /// # Errors
-    /// `InvalidArgument` if there is no such option, with a list of the existing ones, or if it
-    /// cannot have that value, with its range. Opening refuses combinations that cannot work together.
+    /// `InvalidArgument` if there is no such option, with the one that may be meant and a list of those that there
+    /// are, or if it cannot have that value, with its range. Opening refuses combinations that cannot work together.
     ///
     /// ```
     /// let mut options = terrace::Options::default();
     /// options.set("slm.block_bytes", "4096")?;
     /// assert_eq!(options.slm.block_bytes, 4096);
-    /// assert!(options.set("slm.block_bites", "4096").is_err());
+    /// let refused = options.set("slm.block_bites", "4096").unwrap_err();
+    /// assert!(refused.to_string().contains("no option slm.block_bites, but slm.block_bytes"));
     /// # Ok::<(), terrace::Error>(())
     /// ```
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
@@ -203,7 +204,8 @@ impl Options {
         if names.is_empty() {
             names = all.iter().map(|setting| setting.name).collect();
         }
-        Err(Error::invalid(format!("there is no option {name}; there are: {}", names.join(", "))))
+        let meant = nearest(name, &names).map(|meant| format!(", but {meant}")).unwrap_or_default();
+        Err(Error::invalid(format!("there is no option {name}{meant}; there are: {}", names.join(", "))))
     }
 
     /// The options of the chosen engine alone: their names and values, as [`set`](Self::set) takes them.
@@ -299,6 +301,15 @@ impl Options {
         }
         Ok(())
     }
+}
+
+/// The name that `wrong` may stand for: a third of its letters differ at most.
+fn nearest<'a>(wrong: &str, names: &[&'a str]) -> Option<&'a str> {
+    let distance = |name: &str| strsim::damerau_levenshtein(wrong, name);
+    // An enemy's name may be long, and comparing costs its length times that of each option.
+    let near = names.iter().filter(|name| wrong.len() <= 2 * name.len());
+    let (distance, name) = near.map(|name| (distance(name), *name)).min()?;
+    (3 * distance <= wrong.len()).then_some(name)
 }
 
 /// Tables that may be open in a process with this limit of open files.

@@ -160,6 +160,14 @@ fn strangers_are_told_what_there_is() {
     assert!(said.contains("lsm.memtable_bytes") && !said.contains("slm."), "{said}");
     let said = tried("nothing", "1").0.unwrap_err().to_string();
     assert!(said.contains("sptree.log_bytes") && said.contains("background_threads"), "{said}");
+    let told = |name: &str| tried(name, "1").0.unwrap_err().to_string();
+    assert!(
+        told("slm.memtable_byte").contains("no option slm.memtable_byte, but slm.memtable_bytes; there are")
+    );
+    assert!(told("memory_buget").contains("memory_buget, but memory_budget;"));
+    let strangers =
+        [&"x".repeat(1 << 20), "", ".", "lsm.", "slm.block_bytes.slm.block_bytes", "quite_another"];
+    assert!(strangers.into_iter().all(|name| !told(name).contains(", but ")));
     let (outcome, options) = tried("lsm.log", "ssd");
     assert!(outcome.is_ok() && options.lsm.log == LogPlace::Ssd);
 }

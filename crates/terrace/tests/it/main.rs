@@ -5,6 +5,7 @@ mod conformance;
 mod crash;
 mod damage;
 mod debts;
+mod earlier;
 mod full;
 mod harness;
 mod heal;

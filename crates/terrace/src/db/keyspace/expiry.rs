@@ -76,6 +76,36 @@ impl Keyspace {
         self.write_for(op, Some(millis(ttl)), Condition::None, WriteOptions::default()).map(drop)
     }
 
+    /// The same if `key` does not exist; returns whether it did so. Of several threads one
+    /// alone gets a lease that way, for `ttl`.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use terrace::{Expiry, KeyspaceOptions};
+    /// # fn main() -> terrace::Result<()> {
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let db = terrace::Db::open(dir.path(), terrace::Options::default())?;
+    /// let options = KeyspaceOptions { expiry: Some(Expiry::ByEntry), ..KeyspaceOptions::default() };
+    /// let leases = db.keyspace_with("leases", options)?;
+    /// assert!(leases.put_if_absent_with_ttl("job 7", "ada", Duration::from_secs(30))?);
+    /// assert!(!leases.put_if_absent_with_ttl("job 7", "bob", Duration::from_secs(30))?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`put_with_ttl`](Self::put_with_ttl).
+    pub fn put_if_absent_with_ttl(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        ttl: Duration,
+    ) -> Result<bool> {
+        let op = Op { kind: Kind::Put, key: key.as_ref(), value: value.as_ref() };
+        self.write_for(op, Some(millis(ttl)), Condition::IfAbsent, WriteOptions::default())
+    }
+
     /// When the entry of `key` expires; `None` if it does not, or if there is none.
     pub fn expires_at(&self, key: impl AsRef<[u8]>) -> Result<Option<SystemTime>> {
         let (store, place) = (&self.db.inner, self.space().place(key.as_ref())?);

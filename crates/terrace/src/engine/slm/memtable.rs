@@ -6,7 +6,7 @@
 //!    sequence numbers; only the newest may be empty.
 //! 3. The pool gets a flushed memtable's extents back when its last reader has released it.
 
-use std::iter::Sum;
+use std::ops::Add;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -59,17 +59,19 @@ impl IndexRoom {
 
     /// The room for all of `keys`.
     pub fn of<'k>(pool: &Pool, keys: impl Iterator<Item = &'k [u8]>) -> IndexRoom {
-        keys.map(|key| IndexRoom::of_one(pool, key.len() as u64)).sum()
+        keys.fold(IndexRoom::default(), |sum, key| sum + IndexRoom::of_one(pool, key.len() as u64))
     }
 }
 
-impl Sum for IndexRoom {
-    fn sum<I: Iterator<Item = IndexRoom>>(rooms: I) -> IndexRoom {
-        rooms.fold(IndexRoom::default(), |sum, one| IndexRoom {
-            bytes: sum.bytes + one.bytes,
-            own: sum.own + one.own,
-            longest: sum.longest.max(one.longest),
-        })
+impl Add for IndexRoom {
+    type Output = IndexRoom;
+
+    fn add(self, other: IndexRoom) -> IndexRoom {
+        IndexRoom {
+            bytes: self.bytes + other.bytes,
+            own: self.own + other.own,
+            longest: self.longest.max(other.longest),
+        }
     }
 }
 
@@ -209,7 +211,7 @@ impl MemTable {
         let Some(head) = pool.root(root(slot))? else { return Ok(None) };
         let mut to_index = IndexRoom::default();
         let mut count = |key: &[u8]| {
-            to_index = [to_index, IndexRoom::of_one(pool, key.len() as u64)].into_iter().sum();
+            to_index = to_index + IndexRoom::of_one(pool, key.len() as u64);
         };
         let list = SkipList::open_with(pool, MEMTABLE_KIND, head, &mut count)?.with_filter(capacity);
         // What it was made of is not known any more.
@@ -244,7 +246,7 @@ impl MemTable {
     /// Notes new entries that take `room` of the index.
     pub fn will_index(&self, room: IndexRoom) {
         let mut to_index = self.to_index.lock();
-        *to_index = [*to_index, room].into_iter().sum();
+        *to_index = *to_index + room;
     }
 
     /// Unlinks the flushed memtable durably. It must be the one that its slot's root names.

@@ -144,7 +144,7 @@ impl Slm {
 
     /// Keeps room of the pool back for the flush of the memtables and of what is `coming`, and for deletions.
     fn keep_back(&self, coming: IndexRoom) {
-        let to_index: IndexRoom = [self.to_index(), coming].into_iter().sum();
+        let to_index = self.to_index() + coming;
         self.pool.keep_back(pool::kept_back(&self.pool), self.kept_to_flush(coming.bytes));
         self.pool.keep_rows(to_index.own, to_index.longest);
     }
@@ -161,7 +161,7 @@ impl Slm {
     /// of their own there, side by side: what is kept back for them must still be there, and in such rows. Only who asks
     /// for extents is held to leave it. A group of long keys may also take more than is ever kept back.
     fn can_be_indexed(&self, group: &Group<'_>, coming: IndexRoom) -> bool {
-        let to_index: IndexRoom = [self.to_index(), coming].into_iter().sum();
+        let to_index = self.to_index() + coming;
         let is_kept = to_index.bytes <= self.pool.max_size() / MOST_INDEXED_SHARE * MEMTABLES as u64;
         let needed = match is_kept {
             true if to_index.longest == 0 => return true,
@@ -175,7 +175,7 @@ impl Slm {
 
     /// The room that the index takes for the memtables' contents.
     fn to_index(&self) -> IndexRoom {
-        self.mem.load().iter().map(|memtable| memtable.to_index()).sum()
+        self.mem.load().iter().fold(IndexRoom::default(), |sum, memtable| sum + memtable.to_index())
     }
 
     /// Whether the group, for which the index takes `coming`, would fit into the pool, beside what is kept back, if

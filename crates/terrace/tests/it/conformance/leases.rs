@@ -1,6 +1,6 @@
 //! Transactions over entries that come to be due meanwhile.
 
-use terrace::{Error, Expiry, Isolation, TransactionKeyspace, TransactionOptions};
+use terrace::{Error, ErrorKind, Expiry, Isolation, TransactionKeyspace, TransactionOptions};
 
 use super::expiry::{SECOND, begin, expiring};
 use crate::harness::{Engine, assert_clean};
@@ -42,6 +42,29 @@ pub fn a_lease_that_is_over_is_a_conflict(engine: &Engine) {
             );
         }
     }
+    assert_clean(&db);
+}
+
+/// Must catch a lease that two have at once, or that is not to be had again.
+pub fn a_lease_is_had_by_one_at_a_time(engine: &Engine) {
+    let (_machine, clock, db) = begin(engine);
+    let space = expiring(&db, "space", Expiry::ByEntry);
+    let take =
+        |who: u8, seconds: u32| space.put_if_absent_with_ttl("lease", [who], seconds * SECOND).unwrap();
+    for round in 0..20 {
+        let had: usize = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..4).map(|who| scope.spawn(move || take(who, 10))).collect();
+            threads.into_iter().map(|thread| usize::from(thread.join().unwrap())).sum()
+        });
+        assert_eq!(had, 1, "round {round}");
+        clock.advance(9 * SECOND);
+        assert!(!take(4, 10), "who is refused makes it no longer");
+        clock.advance(SECOND);
+    }
+    assert!(take(5, 0) && take(6, 1), "one for no time is over at once");
+    assert_eq!(space.get("lease").unwrap().as_deref(), Some(&[6][..]));
+    let refused = db.keyspace("plain").unwrap().put_if_absent_with_ttl("k", "v", SECOND).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
     assert_clean(&db);
 }
 

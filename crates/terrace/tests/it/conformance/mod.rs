@@ -91,7 +91,7 @@ macro_rules! conformance {
                 merging::{merges_stand_on_what_is_there, a_batch_merges_in_its_order, a_failed_merge_changes_nothing,
                     no_merge_is_lost, a_batch_of_merges_has_its_turn, an_operator_keeps_out_of_the_database,
                     merges_take_what_is_due_for_absent},
-                leases::{a_lease_that_is_over_is_a_conflict, what_a_transaction_saw_go_stays_gone},
+                leases::{a_lease_is_had_by_one_at_a_time, a_lease_that_is_over_is_a_conflict, what_a_transaction_saw_go_stays_gone},
                 model::{random_operations_match_a_map, random_operations_match_under_threads,
                     the_same_operations_give_the_same_everywhere},
                 keyspace_model::{keyspaces_match_maps},
