@@ -50,6 +50,7 @@ mod options;
 mod position;
 mod rows;
 mod salvage;
+mod sample;
 mod scan;
 mod scratch;
 mod scrub;

@@ -19,7 +19,7 @@ use crate::footer::{FOOTER_BYTES, Footer, HEAD_BYTES};
 use crate::frame::{BlockKind, Handle, Header, Malformed};
 use crate::mapped::TableMap;
 use crate::meta::TableMeta;
-use crate::nested::{Handles, PassedBlocks, RootCursor};
+use crate::nested::PassedBlocks;
 use crate::position::Position;
 use crate::scratch::with_scratch;
 use crate::tail::{Tail, decode_block, open_payload};
@@ -254,20 +254,6 @@ impl Table {
         readahead: usize,
     ) -> TableCursor {
         TableCursor::new(self, fill_cache, readahead, passed)
-    }
-
-    /// Keys of the table in order, each with the bytes of data from the one before it, of about equal shares: a scan
-    /// can be divided at them. Reads nothing from the file.
-    pub fn anchors(self: &Arc<Self>) -> Result<Vec<(Vec<u8>, u64)>> {
-        let mut root = RootCursor::new(self);
-        let mut keys = Vec::new();
-        root.first()?;
-        while let Some(key) = root.key() {
-            keys.push(key.to_vec());
-            root.next()?;
-        }
-        let share = self.footer()?.data_end / keys.len().max(1) as u64;
-        Ok(keys.into_iter().map(|key| (key, share)).collect())
     }
 
     pub(crate) fn check_position(&self, position: Position) -> Result<()> {

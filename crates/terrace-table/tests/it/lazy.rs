@@ -53,6 +53,7 @@ fn asks() -> Vec<Ask> {
             Ok(format!("{:?}", item_at(&cursor)))
         }),
         ("anchors", |t, _| t.anchors().map(|a| format!("{a:?}"))),
+        ("sample", |t, _| t.sample(9).map(|keys| format!("{keys:?}"))),
         ("verify", |t, _| t.verify().map(|()| String::new())),
         ("dump", |t, _| {
             let mut out = Vec::new();

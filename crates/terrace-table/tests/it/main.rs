@@ -13,5 +13,6 @@ mod mapped;
 mod memfs;
 mod merge;
 mod model;
+mod sample;
 mod scrub;
 mod util;

@@ -115,6 +115,17 @@ impl Run {
         }
     }
 
+    /// Keys in order, about `wanted` of them, at about equal distances.
+    pub fn sample(&self, wanted: usize) -> Result<Vec<Vec<u8>>> {
+        match self {
+            Run::Table(table) => table.sample(wanted),
+            Run::List(list) => {
+                let every = self.meta().entries / wanted.max(1) as u64;
+                Ok(list.list()?.anchors(every.max(1))?.into_iter().map(|(key, _)| key).collect())
+            }
+        }
+    }
+
     /// Reads all of it. `Corruption` at the first problem.
     pub fn verify(&self) -> Result<()> {
         match self {

@@ -80,6 +80,8 @@ impl Wip {
     fn flush(&self, batch: &Batch) -> Result<()> {
         self.log.make_ready(&self.manifest);
         let has_old_logs = self.put_into_tables(batch)?;
+        // Flushes may have no end for long.
+        self.spawn_compaction();
         // The log that was ready may have been taken meanwhile.
         self.log.make_ready(&self.manifest);
         match has_old_logs {

@@ -128,6 +128,8 @@ pub(crate) struct Wip {
     frozen_bytes: AtomicU64,
     /// Also claimed by whatever must not run beside a flush.
     flushes: Flushes,
+    /// A job is to flush, or flushes, and looks for more before it ends.
+    is_flushing: AtomicBool,
     /// What running jobs have claimed.
     planning: Mutex<Plan>,
     /// The leader's notes on the buckets of its last group.
@@ -214,6 +216,7 @@ impl Wip {
             frozen: Mutex::default(),
             frozen_bytes: AtomicU64::default(),
             flushes: Flushes::default(),
+            is_flushing: AtomicBool::default(),
             planning: Mutex::default(),
             touched: Mutex::default(),
             span: Mutex::default(),

@@ -32,7 +32,7 @@ const TOGETHER: u64 = 32;
 /// writers wait at the second multiple. With less, background threads idle in a load of batches: a merge has to end
 /// before its level shrinks.
 const SLOW_TIMES: usize = 5;
-const STOP_TIMES: usize = 10;
+const STOP_TIMES: usize = 16;
 
 /// The same for how many times its intended size a bucket holds, in thousandths.
 const SLOW_EXCESS: u64 = 2000;
@@ -45,6 +45,15 @@ const FILL: f64 = 0.85;
 struct Behind {
     deepest: Option<Arc<Bucket>>,
     fullest: Option<Arc<Bucket>>,
+}
+
+/// No job flushes any more once this is dropped.
+struct FlushingEnds<'a>(&'a Wip);
+
+impl Drop for FlushingEnds<'_> {
+    fn drop(&mut self) {
+        self.0.is_flushing.store(false, Ordering::Release);
+    }
 }
 
 impl Behind {
@@ -240,7 +249,24 @@ impl Wip {
         }
     }
 
+    /// Has the waiting memtables flushed in the background, by one job: another one would keep a thread from
+    /// compactions while it waits for the first.
     pub(super) fn spawn_flush(&self) {
-        self.jobs.spawn_flush(&self.me, |wip| wip.run_flushes(|| false));
+        if self.is_flushing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.jobs.spawn_flush(&self.me, |wip| {
+            loop {
+                let outcome = {
+                    let _ends = FlushingEnds(wip);
+                    wip.run_flushes(|| false)
+                };
+                outcome?;
+                // Who has come since it was seen empty has begun no job.
+                if !wip.has_frozen() || wip.is_flushing.swap(true, Ordering::AcqRel) {
+                    return Ok(());
+                }
+            }
+        });
     }
 }

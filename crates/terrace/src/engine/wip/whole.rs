@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use terrace_base::Result;
-use terrace_table::{Cursor, TableMeta};
+use terrace_table::TableMeta;
 
 use super::Wip;
 use super::bucket::{Bucket, LAST_LEVEL, Placed};
@@ -182,15 +182,7 @@ fn sample(bucket: &Bucket) -> Result<Vec<Vec<u8>>> {
     let mut keys = Vec::new();
     for table in readable.tables.iter() {
         let share = table.run.meta().file_bytes as f64 / total.max(1) as f64;
-        let wanted = (share * SPLIT_SAMPLES as f64).ceil() as usize;
-        let anchors = table.run.anchors()?;
-        let mut cursor = table.run.cursor(false, 0);
-        for piece in 1..=wanted {
-            let Some((anchor, _)) = anchors.get(piece * anchors.len() / (wanted + 1)) else { continue };
-            // An index entry may be shorter than a key.
-            cursor.seek(anchor, u64::MAX)?;
-            keys.extend(cursor.valid().then(|| cursor.key().to_vec()));
-        }
+        keys.extend(table.run.sample((share * SPLIT_SAMPLES as f64).ceil() as usize)?);
     }
     keys.sort_unstable();
     Ok(keys)

@@ -17,6 +17,8 @@ fn narrow() -> (Arc<Telling>, Arc<Wip>) {
         (4 << 10, 16 << 10, 16 << 10);
     let wip = open_on(fs.clone(), options);
     split(&wip, b"m");
+    // Nothing is compacted meanwhile.
+    fs.free.store(0, Ordering::Relaxed);
     let mut rng = Rng::new(1);
     for _ in 0..4 {
         for (key, bytes) in [(b"a", 100_000), (b"b", 1), (b"y", 10_000), (b"z", 1)] {
@@ -128,4 +130,53 @@ fn what_is_flushed_is_no_writers_memory_and_no_merges() {
         1,
         "copies of what it has may be in tables"
     );
+}
+
+/// Each closed memtable had a job, and all but one of these kept a thread from compactions until the first had flushed
+/// everything.
+#[test]
+fn flushes_take_one_job_however_many_wait() {
+    let world = world();
+    let wip = open(&world);
+    let jobs = || (0..100).take_while(|_| wip.core.env.executor.help()).count();
+    jobs();
+    for round in 0..9u8 {
+        put(&wip, b"a", &[round; 100]);
+        wip.freeze_all();
+    }
+    assert_eq!(wip.frozen.lock().len(), 9);
+    let run = jobs();
+    assert!(!wip.has_frozen() && run < 9, "{run} jobs");
+    put(&wip, b"a", b"last");
+    wip.freeze_all();
+    assert!(jobs() > 0 && !wip.has_frozen(), "the next one has a job again");
+}
+
+/// The only sample of a small table was its last key: a bucket was cut there, one key was a bucket, and the rest was cut
+/// again for ever.
+#[test]
+fn a_bucket_of_small_tables_is_cut_into_like_parts() {
+    for (records, value_bytes, tables) in [(2000, 100, 1), (2000, 100, 7), (300, 5000, 1), (40, 100_000, 4)] {
+        let world = world();
+        let mut options = options();
+        (options.wip.memtable_bytes, options.wip.most_memtable_bytes) = (64 << 10, 8 << 20);
+        (options.wip.bucket_bytes, options.wip.block_bytes) = (256 << 10, 4 << 10);
+        let wip = open_on(Arc::new(world.fs()), options);
+        let mut rng = Rng::new(5);
+        for _ in 0..tables {
+            for _ in 0..records / tables {
+                let mut value = vec![0; value_bytes];
+                rng.fill(&mut value);
+                put(&wip, format!("{:016x}", rng.next_u64()).as_bytes(), &value);
+            }
+            flush(&wip);
+        }
+        wip.compact(Bound::Unbounded, Bound::Unbounded).unwrap();
+        let entries = |bucket: &Arc<Bucket>| -> u64 {
+            bucket.readable.load().tables.iter().map(|table| table.run.meta().entries).sum()
+        };
+        let all: Vec<u64> = wip.buckets().iter().map(entries).collect();
+        let (least, most) = (all.iter().min().unwrap(), all.iter().max().unwrap());
+        assert!(all.len() >= 4 && *most <= 4 * least, "{records} of {value_bytes} bytes: {all:?}");
+    }
 }
