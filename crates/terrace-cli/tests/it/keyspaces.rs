@@ -206,7 +206,7 @@ fn tables_are_written_as_a_keyspace_says() {
 fn a_keyspace_is_made_with_its_database() {
     let bed = Bed::new();
     let filtered = ["--make", "pages", "--tables", "filter_bits_per_key=10", "--engine", "slm"];
-    bed.run("keyspaces", &filtered).fails(2, &["filters of tables"]);
+    bed.run("keyspaces", &filtered).fails(3, &["filters of tables"]);
     bed.run::<&str>("keyspaces", &[]).fails(3, &["no database"]);
     bed.run("keyspaces", &["--drop", "pages"]).fails(3, &["no database"]);
     bed.run("keyspaces", &["--make", "pages", "--engine", "lsm"]).text();
