@@ -76,8 +76,8 @@ impl Keyspace {
         self.write_for(op, Some(millis(ttl)), Condition::None, WriteOptions::default()).map(drop)
     }
 
-    /// The same if `key` does not exist; returns whether it did so. Of several threads one
-    /// alone gets a lease that way, for `ttl`.
+    /// The same if `key` does not exist; returns whether it did so. Of several threads one alone gets a lease that
+    /// way, for `ttl`.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -47,15 +47,6 @@ struct Behind {
     fullest: Option<Arc<Bucket>>,
 }
 
-/// No job flushes any more once this is dropped.
-struct FlushingEnds<'a>(&'a Wip);
-
-impl Drop for FlushingEnds<'_> {
-    fn drop(&mut self) {
-        self.0.is_flushing.store(false, Ordering::Release);
-    }
-}
-
 impl Behind {
     fn of(Touched { deepest, fullest, .. }: Touched) -> Behind {
         Behind { deepest: upgrade(deepest), fullest: upgrade(fullest) }
@@ -268,5 +259,14 @@ impl Wip {
                 }
             }
         });
+    }
+}
+
+/// No job flushes any more once this is dropped.
+struct FlushingEnds<'a>(&'a Wip);
+
+impl Drop for FlushingEnds<'_> {
+    fn drop(&mut self) {
+        self.0.is_flushing.store(false, Ordering::Release);
     }
 }
